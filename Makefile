@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+DOCS ?=
+
+.PHONY: demo test lint bench clean
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Oaken needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) -V`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples]'
+	@touch $@
+
+demo: .venv/.ready
+	@$(BIN)/python -m agents_examples.demo $(if $(DOCS),--docs "$(DOCS)")
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: .venv/.ready
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.claim
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,112 @@
+"""Follows the activity table from a cursor and tells whoever listens; also the signal that other processes have committed.
+
+Reads only while somebody listens. A signal is a hint, the table is the truth: rows come from it alone, in order, none skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oaken_jobs.errors import OakenError
+from oaken_jobs.model import Activity
+from oaken_jobs.store.base import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("oaken.activity")
+
+POLL_SECONDS = 0.005
+"""Between looks at whether another process has committed, while somebody waits. A look costs about 43 microseconds."""
+PAGE = 1000
+
+Listener = Callable[[list[Activity]], None]
+
+
+class Follower:
+    """One per process. Real time, not the clock's: it waits for other processes, which no test clock moves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listeners: set[Listener] = set()
+        self._cursor: int | None = None
+        self._own = asyncio.Event()
+        self._watching = 0
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.foreign: Callable[[], None] = lambda: None
+        """Called when another process has committed, while there is interest."""
+
+    def watch(self, yes: bool) -> None:
+        """Says that somebody waits (or does not any more) for what other processes do."""
+        self._watching += 1 if yes else -1
+        self._start()
+
+    @contextmanager
+    def listen(self, listener: Listener) -> Iterator[None]:
+        """While inside, `listener` gets every row that is committed from now on, in batches."""
+        if not self._listeners:
+            self._cursor = None
+        self._listeners.add(listener)
+        self.watch(True)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+            self.watch(False)
+
+    def own_commit(self) -> None:
+        """Says that this process has committed."""
+        if self._listeners:
+            self._own.set()
+
+    async def ready(self) -> None:
+        """Returns when the cursor stands: rows committed from here on will be heard."""
+        if self._cursor is None:
+            self._cursor = await self._store.activity_head()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._watching > 0 and not self._closed and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="follower")
+
+    async def _run(self) -> None:
+        while self._watching > 0:
+            try:
+                await self._pass()
+            except OakenError as error:
+                log.warning("cannot follow the activity: %s", error)
+                await asyncio.sleep(1)
+
+    async def _pass(self) -> None:
+        changed = await self._store.changed()
+        if changed:
+            self.foreign()
+        if self._listeners and (changed or self._own.is_set()):
+            self._own.clear()
+            await self._tell()
+        if self._listeners:
+            try:
+                await asyncio.wait_for(self._own.wait(), POLL_SECONDS)
+            except TimeoutError:
+                pass
+        else:
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _tell(self) -> None:
+        await self.ready()
+        while rows := await self._store.activity(self._cursor or 0, PAGE):
+            self._cursor = rows[-1].id
+            for listener in list(self._listeners):
+                listener(rows)
+            if len(rows) < PAGE:
+                break

@@ -1,0 +1,133 @@
+"""Tokens, and what each role may do. A token is shown once and stored as a hash; the actor of a call is always the token's."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+
+from oaken_jobs.clock import Clock
+from oaken_jobs.commit import Committer
+from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated
+from oaken_jobs.model import ROLES, Actor, Principal
+from oaken_jobs.store.base import AddToken, RevokeToken, Store, TokenRow
+
+PREFIX = "oak_"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
+CACHE_SECONDS = 1.0
+"""How long a token revoked by another process may still be taken."""
+
+MAY: dict[str, frozenset[str]] = {
+    "read": frozenset({"viewer", "user", "admin"}),
+    "enqueue": frozenset({"user", "agent", "admin"}),
+    "manage": frozenset({"user", "admin"}),
+    "lease": frozenset({"agent", "admin"}),
+    "administer": frozenset({"admin"}),
+}
+"""What may be done, by the roles of which one suffices. An agent also reads the jobs it enqueued, holds or held."""
+
+_WHAT = {
+    "read": "read jobs",
+    "enqueue": "enqueue jobs",
+    "manage": "cancel, requeue, pause or label",
+    "lease": "lease and finish jobs",
+    "administer": "manage tokens",
+}
+
+
+def may(principal: Principal, action: str) -> bool:
+    """Whether one of the caller's roles allows `action`, a key of `MAY`."""
+    return principal.runner or not MAY[action].isdisjoint(principal.roles)
+
+
+def require(principal: Principal, action: str) -> None:
+    """Raises `Forbidden`, naming the roles that would do, unless the caller may."""
+    if not may(principal, action):
+        needed = " or ".join(role for role in ROLES if role in MAY[action])
+        raise Forbidden(
+            f"{principal.name} has the role {', '.join(sorted(principal.roles)) or 'none'}, which may not {_WHAT[action]}. "
+            f"Use a token with the role {needed}.",
+            needs=sorted(MAY[action]),
+        )
+
+
+def new_token() -> str:
+    """A fresh secret: 256 random bits behind a prefix that scanners recognise."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_token(token: str) -> str:
+    """As stored. A fast hash suffices: the secret is random, not a password."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Tokens:
+    """Creates, lists, revokes and checks tokens."""
+
+    def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
+        self._store = store
+        self._commit = commit
+        self._clock = clock
+        self._by_hash: dict[str, TokenRow] = {}
+        self._read_at: float | None = None
+
+    async def create(
+        self, actor: Actor, name: str, roles: list[str], *, kind: str | None = None, expires_in: float | None = None
+    ) -> tuple[TokenRow, str]:
+        """A new token and its secret, which is never shown again. `expires_in` in seconds.
+
+        Raises `InvalidRequest` for a bad name or role, `Conflict` where the name was ever used.
+        """
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"name {name!r} cannot be a token's name: use up to 64 letters, digits and . _ @ -, beginning with a letter or digit."
+            )
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown or not roles:
+            raise InvalidRequest(f"roles {unknown or roles!r}: name at least one of {', '.join(ROLES)}.")
+        if kind not in (None, "user", "agent"):
+            raise InvalidRequest(f"kind {kind!r} is neither user nor agent.")
+        if expires_in is not None and not 0 < expires_in <= 3_650 * 86_400:
+            raise InvalidRequest(f"expires_in {expires_in!r} must be between 1 second and ten years, in seconds.")
+        secret = new_token()
+        actor_kind = kind or ("agent" if set(roles) == {"agent"} else "user")
+        expires_at = None if expires_in is None else self._clock.now() + round(expires_in * 1000)
+        ordered = tuple(role for role in ROLES if role in roles)
+        row = await self._commit.call(AddToken(name, actor_kind, ordered, hash_token(secret), expires_at, actor))
+        self._read_at = None
+        return row, secret
+
+    async def revoke(self, actor: Actor, name: str) -> TokenRow:
+        """Ends a token; its leases are given back unharmed. Raises `NotFound`."""
+        row = await self._commit.call(RevokeToken(name, actor))
+        self._read_at = None
+        return row
+
+    async def list(self) -> list[TokenRow]:
+        """All tokens there ever were, oldest first."""
+        return await self._store.tokens()
+
+    async def authenticate(self, token: str | None, via: str) -> Principal:
+        """Who carries this token. Raises `Unauthenticated`, without saying more than it must."""
+        if not token:
+            raise Unauthenticated(
+                "This call needs a token: send `Authorization: Bearer TOKEN`. Make one with `oaken token create NAME --role ROLE`."
+            )
+        digest = hash_token(token)
+        row = (await self._rows()).get(digest)
+        if row is None or not hmac.compare_digest(row.hash, digest):
+            raise Unauthenticated("This token is not known here. Check that it is complete and made for this server.")
+        if row.revoked_at is not None:
+            raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
+        if row.expires_at is not None and row.expires_at <= self._clock.now():
+            raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
+        return Principal(Actor(row.kind, row.name, via), frozenset(row.roles.split(",")))
+
+    async def _rows(self) -> dict[str, TokenRow]:
+        now = self._clock.monotonic()
+        if self._read_at is None or now - self._read_at > CACHE_SECONDS:
+            self._by_hash = {row.hash: row for row in await self._store.tokens()}
+            self._read_at = now
+        return self._by_hash

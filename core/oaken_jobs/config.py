@@ -1,0 +1,441 @@
+"""Settings: defaults, `config.toml`, the environment, and what the caller says; the later wins.
+
+Every key has one name, `[section] key`, and as a variable `OAKEN_SECTION__KEY`; a queue's or a kind's is
+`OAKEN_QUEUES__NAME__KEY`, with the name in lower case. Lists and tables are JSON in a variable. Whatever is wrong is a
+`ConfigError` that names the file or the variable, the key, the value and what is allowed; an unknown key is wrong, too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oaken_jobs.errors import BadJson, ConfigError
+from oaken_jobs.jsontext import dump, parse
+from oaken_jobs.redaction import clean
+
+if TYPE_CHECKING:
+    from oaken_jobs.kinds import Kind, Rules
+    from oaken_jobs.routing import QueueRule
+
+FILE_NAME: Final = "config.toml"
+APP_NAME: Final = "oaken-swarm"
+QUEUE_NAME: Final = r"[a-z][a-z0-9_-]{0,40}"
+
+_PREFIX = "OAKEN_"
+_PLAIN = ("OAKEN_URL", "OAKEN_TOKEN", "OAKEN_DATA_DIR", "OAKEN_CONFIG")
+_DAY = 86_400
+_MAX_BYTES = 100 * (1 << 20)
+
+
+def _whole(default: int | None, low: int, high: int) -> Any:
+    return Field(default, ge=low, le=high, description=f"a whole number from {low} to {high}")
+
+
+def _number(default: float | None, low: float, high: float) -> Any:
+    return Field(default, ge=low, le=high, allow_inf_nan=False, description=f"a number from {low:g} to {high:g}")
+
+
+def _switch(default: bool) -> Any:
+    return Field(default, description="true or false")
+
+
+def _choice(default: str | None, *words: str) -> Any:
+    return Field(default, description=" or ".join(f'"{word}"' for word in words))
+
+
+def _text(default: str | None, most: int) -> Any:
+    return Field(default, min_length=1, max_length=most, description=f"a text of 1 to {most} characters")
+
+
+def _texts() -> Any:
+    return Field(default_factory=list[str], max_length=1000, description="a list of texts")
+
+
+def _schema() -> Any:
+    return Field(None, description="a table that is a JSON Schema")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ServerSettings(_Section):
+    """`[server]`: where it listens, and which Host and Origin headers it takes besides its own."""
+
+    host: str = _text("127.0.0.1", 253)
+    port: int = _whole(8787, 0, 65_535)
+    """0 takes a free one."""
+    allowed_hosts: list[str] = _texts()
+    allowed_origins: list[str] = _texts()
+
+
+class JobsSettings(_Section):
+    """`[jobs]`: what holds for every kind that does not say otherwise. Seconds, bytes."""
+
+    lease_seconds: float = _number(60, 1, _DAY)
+    max_attempts: int = _whole(5, 1, 10_000)
+    backoff_base: float = _number(5, 0, _DAY)
+    backoff_max: float = _number(3600, 0, 30 * _DAY)
+    backoff_jitter: float = _number(0.2, 0, 1)
+    recovery_grace: float = _number(20, 0, 3600)
+    kind_limits: dict[str, Annotated[int, Field(ge=1, le=100_000)]] = Field(
+        default_factory=dict[str, int], description="a table of kinds, each with a whole number from 1 to 100000"
+    )
+    unknown_kinds: Literal["accept", "reject"] = _choice("accept", "accept", "reject")
+    max_payload_bytes: int = _whole(1 << 20, 2, _MAX_BYTES)
+    max_result_bytes: int = _whole(1 << 20, 2, _MAX_BYTES)
+    max_batch: int = _whole(1000, 1, 100_000)
+
+
+class QueueSettings(_Section):
+    """`[queues.NAME]`: whose stage it is, and how many workers a runner gives it."""
+
+    kind: str | None = _text(None, 200)
+    workers: int = _whole(1, 0, 1000)
+    by_label: bool = _switch(True)
+    hidden: bool = _switch(False)
+
+
+class KindSettings(_Section):
+    """`[kinds.NAME]`: what is known of a kind. Keys left out are as `[jobs]`, or the built-in kind, says. Seconds."""
+
+    payload_schema: dict[str, Any] | None = _schema()
+    result_schema: dict[str, Any] | None = _schema()
+    instructions: str | None = _text(None, 20_000)
+    limit: int | None = _whole(None, 1, 100_000)
+    lease_seconds: float | None = _number(None, 1, _DAY)
+    max_attempts: int | None = _whole(None, 1, 10_000)
+    on_lost: Literal["requeue", "fail"] = _choice("requeue", "requeue", "fail")
+    invalid_result: Literal["correct", "fail"] = _choice("correct", "correct", "fail")
+    expected_wait: float | None = _number(None, 0, 365 * _DAY)
+    requires_output: bool = _switch(False)
+
+
+class RunnerSettings(_Section):
+    """`[runner]`. Seconds."""
+
+    grace: float = _number(30, 0, 3600)
+    """How long jobs may go on after a stop was asked for."""
+
+
+class LogSettings(_Section):
+    """`[log]`."""
+
+    level: Literal["debug", "info", "warning", "error"] = _choice("info", "debug", "info", "warning", "error")
+
+
+class Settings(_Section):
+    """All settings of a process, as they came out of `load`."""
+
+    data_dir: Path
+    file: Path | None = None
+    """The `config.toml` that was read; None where there was none."""
+    url: str | None = None
+    """Of the server that the command line is a client of; None for the data folder itself."""
+    token: str | None = Field(None, repr=False)
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    jobs: JobsSettings = Field(default_factory=JobsSettings)
+    queues: dict[str, QueueSettings] = Field(default_factory=dict[str, QueueSettings])
+    kinds: dict[str, KindSettings] = Field(default_factory=dict[str, KindSettings])
+    runner: RunnerSettings = Field(default_factory=RunnerSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+    origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
+    """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    "server": ServerSettings,
+    "jobs": JobsSettings,
+    "runner": RunnerSettings,
+    "log": LogSettings,
+}
+_NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
+
+_Where = tuple[str, ...]
+
+
+class _Given(NamedTuple):
+    """A value and who says so."""
+
+    value: Any
+    origin: str
+
+
+def load(
+    data_dir: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    **overrides: Mapping[str, Any],
+) -> Settings:
+    """The settings of this process. Reads one file at most, writes nothing.
+
+    `overrides` are sections (`server={"port": 0}`), in which None means: not said. `data_dir` and `config` go before
+    `OAKEN_DATA_DIR` and `OAKEN_CONFIG`; a file named by either must exist. `environ` is the process's own unless given.
+
+    Raises `ConfigError`.
+    """
+    environ = os.environ if environ is None else environ
+    _check_plain(environ)
+    folder = _folder(data_dir, environ)
+    named = config or (Path(environ["OAKEN_CONFIG"]) if environ.get("OAKEN_CONFIG") else None)
+    file = (named or folder / FILE_NAME).expanduser().absolute()
+    content = _read(file, required=named is not None)
+
+    given: dict[_Where, _Given] = {}
+    given.update(_from_tables(content or {}, str(file)))
+    given.update(_from_environ(environ))
+    said = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in overrides.items()
+    }
+    given.update(_from_tables(said, "the call"))
+
+    tree: dict[str, Any] = {
+        "data_dir": folder,
+        "file": file if content is not None else None,
+        "url": environ.get("OAKEN_URL") or None,
+        "token": environ.get("OAKEN_TOKEN") or None,
+        "origins": {_key(path): value.origin for path, value in given.items()},
+    }
+    for path, value in given.items():
+        node = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+        if len(path) == 2 and path[0] in _NAMED:
+            node.setdefault(path[1], {})  # named without a key
+        else:
+            node[path[-1]] = value.value
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _refusal(error, given) from None
+
+
+def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
+    """What the settings decide about jobs, with the kinds and queues that are built in.
+
+    A built-in kind that is also configured keeps what the configuration does not say. Raises `ConfigError` for a schema
+    that cannot be used and for two queues that are the stage of one kind.
+    """
+    from oaken_jobs.kinds import Rules
+
+    jobs = settings.jobs
+    return Rules(
+        kinds=_kinds(settings, builtin),
+        queues=_queues(settings),
+        kind_limits=dict(jobs.kind_limits),
+        lease_seconds=jobs.lease_seconds,
+        max_attempts=jobs.max_attempts,
+        backoff_base=jobs.backoff_base,
+        backoff_max=jobs.backoff_max,
+        backoff_jitter=jobs.backoff_jitter,
+        recovery_grace=jobs.recovery_grace,
+        unknown_kinds=jobs.unknown_kinds,
+        max_payload_bytes=jobs.max_payload_bytes,
+        max_result_bytes=jobs.max_result_bytes,
+        max_batch=jobs.max_batch,
+    )
+
+
+def _kinds(settings: Settings, builtin: Iterable[Kind]) -> dict[str, Kind]:
+    from oaken_jobs.kinds import Kind, Schema
+
+    kinds = {kind.name: kind for kind in builtin}
+    for name, configured in settings.kinds.items():
+        said: dict[str, Any] = {key: getattr(configured, key) for key in configured.model_fields_set}
+        for key in ("payload_schema", "result_schema"):
+            if said.get(key) is not None:
+                setting = f"[kinds.{name}] {key}"
+                where = f"{settings.origins.get(setting, 'the settings')}: {setting}"
+                dump(said[key], what=f"schema in {where}", error=ConfigError)  # TOML has dates, JSON has not
+                said[key] = Schema.compile(said[key], where)
+        kinds[name] = replace(kinds.get(name) or Kind(name), **said)
+    return kinds
+
+
+_STAGES = {"store": "store", "embed": "embed"}
+
+
+def _queues(settings: Settings) -> dict[str, QueueRule]:
+    from oaken_jobs.routing import DEFAULT_QUEUE, QueueRule
+
+    queues = {DEFAULT_QUEUE: QueueRule(DEFAULT_QUEUE, workers=2)}
+    queues.update((name, QueueRule(name, kind=kind, hidden=True)) for name, kind in _STAGES.items())
+    for name, configured in settings.queues.items():
+        said: dict[str, Any] = {key: getattr(configured, key) for key in configured.model_fields_set}
+        queues[name] = replace(queues.get(name) or QueueRule(name), **said)
+
+    stages: dict[str, str] = {}
+    for queue in queues.values():
+        key = f"[queues.{queue.name}] kind"
+        where = f"{settings.origins.get(key, 'the settings')}: {key} is {json.dumps(queue.kind)}"
+        if queue.name in _STAGES and queue.kind != _STAGES[queue.name]:
+            raise ConfigError(f'{where}, but this queue is the stage of "{_STAGES[queue.name]}". Leave the key out.')
+        if queue.kind == "intake" and queue.name != DEFAULT_QUEUE:
+            raise ConfigError(f'{where}, but "intake" always runs on {DEFAULT_QUEUE}. Leave the key out.')
+        if queue.kind in stages:
+            raise ConfigError(
+                f'{where}, but that kind already has its stage in the queue "{stages[queue.kind]}". '
+                "A kind has one stage: leave one of the two out."
+            )
+        if queue.kind is not None:
+            stages[queue.kind] = queue.name
+    return queues
+
+
+def _folder(data_dir: Path | None, environ: Mapping[str, str]) -> Path:
+    if data_dir is None and environ.get("OAKEN_DATA_DIR"):
+        data_dir = Path(environ["OAKEN_DATA_DIR"])
+    if data_dir is None:
+        from platformdirs import user_data_dir
+
+        data_dir = Path(user_data_dir(APP_NAME, appauthor=False))
+    return data_dir.expanduser().absolute()
+
+
+def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
+    """What the file says; None where there is none."""
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"{file}: there is no such file. OAKEN_CONFIG or the call names it.") from None
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 (byte {error.start}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: is not TOML: {error}.") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deep.") from None
+
+
+def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[tuple[_Where, _Given]]:
+    for section, content in tables.items():
+        _check_section(section, origin)
+        for key, value in _table(content, f"[{section}]", origin).items():
+            if section in _NAMED:
+                _check_name(section, key, origin)
+                for inner, said in _table(value, f"[{section}.{key}]", origin).items():
+                    _check_key((section, key, inner), origin)
+                    yield (section, key, inner), _Given(said, origin)
+                if not value:
+                    yield (section, key), _Given({}, origin)
+            else:
+                _check_key((section, key), origin)
+                yield (section, key), _Given(value, origin)
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[_Where, _Given]]:
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(_PREFIX) or "__" not in variable:
+            continue
+        path = tuple(variable[len(_PREFIX) :].lower().split("__"))
+        section = path[0]
+        _check_section(section, variable)
+        if len(path) != (3 if section in _NAMED else 2):
+            shape = f"{section.upper()}__NAME__KEY" if section in _NAMED else f"{section.upper()}__KEY"
+            raise ConfigError(f"{variable}: names no setting; one of [{section}] is {_PREFIX}{shape}.")
+        if section in _NAMED:
+            _check_name(section, path[1], variable)
+        _check_key(path, variable)
+        yield path, _Given(_value(path, text), variable)
+
+
+def _value(path: _Where, text: str) -> Any:
+    """What the text of a variable stands for: itself where the setting is a text, JSON otherwise."""
+    annotation = _model(path[0]).model_fields[path[-1]].annotation
+    if get_origin(annotation) is Literal:
+        return text.strip().lower()
+    if annotation is str or annotation == str | None:
+        return text
+    if annotation is bool:
+        return _SWITCH.get(text.strip().lower(), text)
+    try:
+        return parse(text)
+    except BadJson:
+        return text  # refused later, with what is allowed
+
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _check_plain(environ: Mapping[str, str]) -> None:
+    """Refuses what looks like a mistyped variable. Others, such as those Kubernetes makes for a service, are let be."""
+    for variable in environ:
+        if variable.startswith(_PREFIX) and "__" not in variable and variable not in _PLAIN:
+            name = variable[len(_PREFIX) :]
+            near = difflib.get_close_matches(name, [known[len(_PREFIX) :] for known in _PLAIN], 1, 0.75)
+            if near:
+                raise ConfigError(f"{variable}: is no setting. Did you mean {_PREFIX}{near[0]}?")
+
+
+def _check_section(section: str, origin: str) -> None:
+    if section in _SECTIONS or section in _NAMED:
+        return
+    homes = [name for name, model in _SECTIONS.items() if section in model.model_fields]
+    if homes:
+        raise ConfigError(f"{origin}: {_shown(section)} belongs into a section: [{homes[0]}] {section}.")
+    raise ConfigError(f"{origin}: [{_shown(section)}] is no section. {_nearest(section, [*_SECTIONS, *_NAMED])}")
+
+
+def _check_key(path: _Where, origin: str) -> None:
+    known = list(_model(path[0]).model_fields)
+    if path[-1] not in known:
+        raise ConfigError(f"{origin}: {_key(path)} is no setting. {_nearest(path[-1], known)}")
+
+
+def _check_name(section: str, name: str, origin: str) -> None:
+    if section == "queues" and not re.fullmatch(QUEUE_NAME, name):
+        raise ConfigError(f"{origin}: [queues.{_shown(name)}] is no name for a queue; it must match {QUEUE_NAME}.")
+    if section == "kinds" and not (name and len(name) <= 200 and name.isprintable()):
+        raise ConfigError(f"{origin}: [kinds.{_shown(name)}] is no name for a kind; 1 to 200 printable characters are.")
+
+
+def _model(section: str) -> type[_Section]:
+    return _SECTIONS.get(section) or _NAMED[section]
+
+
+def _table(value: Any, name: str, origin: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{origin}: {name} is {_json(value)}; it must be a table.")
+    return cast("Mapping[str, Any]", value)
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1, 0.5)
+    return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+
+
+def _refusal(error: ValidationError, given: Mapping[_Where, _Given]) -> ConfigError:
+    """The first thing pydantic found, in words of ours."""
+    where = tuple(str(step) for step in error.errors(include_url=False)[0]["loc"])
+    path = next((where[:size] for size in range(len(where), 0, -1) if where[:size] in given), where)
+    said = given.get(path)
+    if said is None:
+        return ConfigError(f"{'.'.join(where)} is not usable.")
+    allowed = _model(path[0]).model_fields[path[-1]].description
+    return ConfigError(f"{said.origin}: {_key(path)} is {_json(said.value)}; it must be {allowed}.", setting=_key(path))
+
+
+def _key(path: _Where) -> str:
+    return f"[{'.'.join(path[:-1])}] {path[-1]}"
+
+
+def _json(value: Any) -> str:
+    return _shown(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _shown(text: str) -> str:
+    return clean(text, 80).replace("\n", " ")

@@ -1,0 +1,151 @@
+"""The lease requests of this process that wait, in the order they came.
+
+Each group that is committed asks for one claim for all of them that may get something. Signals only mark that it is worth asking
+again: own commits, other processes' commits, the next `run_at` or lease expiry, and a pass every few seconds for what was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oaken_jobs.clock import Clock, Timer
+from oaken_jobs.commit import Committer
+from oaken_jobs.errors import Unavailable
+from oaken_jobs.model import Leased, LeaseRef
+from oaken_jobs.moves import Finish
+from oaken_jobs.store.base import WAKES, Claim, Claimed, Op, Want
+
+SAFETY_SECONDS = 5.0
+"""How often waiting requests ask although nobody gave a signal."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    want: Want
+    future: asyncio.Future[list[Leased]]
+    patient: bool
+    """Waits when there is nothing; otherwise answered empty at once."""
+    asked: bool = False
+
+
+class Dispatcher:
+    """Serves lease requests longest waiting first; one new job wakes one of them."""
+
+    def __init__(self, commit: Committer, clock: Clock) -> None:
+        self._commit = commit
+        self._clock = clock
+        self._waiters: dict[_Waiter, None] = {}
+        self._worth_asking = False
+        self._timer: Timer | None = None
+        self._timer_at: float = 0
+        self._closed = False
+        self.interest: Callable[[bool], None] = lambda waiting: None
+        """Told when the first request begins to wait and when the last one has gone."""
+        commit.claims = self._collect
+
+    async def lease(self, want: Want, wait_seconds: float) -> list[Leased]:
+        """Up to `want.max` jobs, at once or within `wait_seconds`; empty where none came.
+
+        A caller that is cancelled gets nothing: a job claimed for it meanwhile is given back unharmed.
+        """
+        if self._closed:
+            return []
+        waiter = _Waiter(want, asyncio.get_running_loop().create_future(), wait_seconds > 0)
+        self._waiters[waiter] = None
+        if len(self._waiters) == 1:
+            self.interest(True)
+        deadline = self._clock.call_later(wait_seconds, lambda: self._give_up(waiter)) if waiter.patient else None
+        self._commit.kick()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
+                self._give_back(waiter.want, waiter.future.result())
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            self._forget(waiter)
+
+    def wake(self) -> None:
+        """Says that a job may have become runnable."""
+        if self._waiters:
+            self._worth_asking = True
+            self._commit.kick()
+
+    def close(self) -> None:
+        """Answers all that wait with nothing, and every later request too."""
+        self._closed = True
+        for waiter in list(self._waiters):
+            self._give_up(waiter)
+
+    def _collect(self, ops: Sequence[Op]) -> tuple[Claim, Callable[[Claimed | BaseException], None]] | None:
+        if not self._waiters:
+            return None
+        everyone = self._worth_asking or any(isinstance(op, WAKES) for op in ops)
+        asking = [w for w in self._waiters if (everyone or not w.asked) and not w.future.done()]
+        self._worth_asking = False
+        if not asking:
+            return None
+        for waiter in asking:
+            waiter.asked = True
+        return Claim([w.want for w in asking]), lambda reply: self._answer(asking, reply)
+
+    def _answer(self, asking: list[_Waiter], reply: Claimed | BaseException) -> None:
+        if isinstance(reply, BaseException):
+            for waiter in asking:
+                if not waiter.future.done():
+                    waiter.future.set_exception(
+                        reply if isinstance(reply, Unavailable) else Unavailable("The store failed on this call. Try again.")
+                    )
+            return
+        for waiter, leases in zip(asking, reply.leases, strict=True):
+            if waiter.future.done():
+                self._give_back(waiter.want, leases)
+            elif leases or not waiter.patient:
+                waiter.future.set_result(leases)
+                self._forget(waiter)
+        if any(not w.future.done() for w in asking):
+            wait = SAFETY_SECONDS if reply.next_at is None else (reply.next_at - self._clock.now()) / 1000
+            self._ask_in(min(max(wait, 0.0), SAFETY_SECONDS))
+
+    def _ask_in(self, seconds: float) -> None:
+        at = self._clock.monotonic() + seconds
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._clock.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        if not waiter.future.done():
+            waiter.future.set_result([])
+        self._forget(waiter)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        if self._waiters.pop(waiter, waiter) is None and not self._waiters:
+            self.interest(False)
+
+    def _give_back(self, want: Want, leases: list[Leased]) -> None:
+        for lease in leases:
+            job = lease.job
+            ref = LeaseRef(job.id, job.epoch, job.nonce or "")
+            try:
+                future = self._commit.submit(Finish(ref, want.holder, want.actor, "release"))
+            except Unavailable:
+                return  # stopping: the lease runs out by itself
+            future.add_done_callback(_heard)
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """A lease that could not be given back runs out by itself."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,138 @@
+"""Duties that every long-lived process does, idempotently, after a cheap look whether anything is due.
+
+Each second: take back expired leases, notice a jump of the machine's clock, write down what agents did. Every ten: say that this process
+lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+
+from oaken_jobs import __version__
+from oaken_jobs.clock import Clock
+from oaken_jobs.commit import Committer
+from oaken_jobs.errors import OakenError
+from oaken_jobs.jobs import Jobs
+from oaken_jobs.store.base import ProcessRow, Recover, Register, Store, Sweep, Unregister
+
+log = logging.getLogger("oaken.maintenance")
+
+TICK_SECONDS = 1.0
+REGISTER_SECONDS = 10.0
+SWEEP_BATCH = 500
+JUMP_SECONDS = 2.0
+"""A wall clock that moved by so much more or less than time passed has jumped."""
+STALL_SECONDS = 5.0
+"""A tick that comes so late means that this process, and with it every heartbeat to it, stood still."""
+
+
+class Maintenance:
+    """`stopped -> running -> stopping -> stopped`; `tick` does one round, for tests and for the loop."""
+
+    def __init__(self, store: Store, commit: Committer, jobs: Jobs, clock: Clock, role: str) -> None:
+        self._store = store
+        self._commit = commit
+        self._jobs = jobs
+        self._clock = clock
+        self._role = role
+        self._process = secrets.token_hex(8)
+        self._started_at = clock.now()
+        self._task: asyncio.Task[None] | None = None
+        self._registered_at: float | None = None
+        self._last: tuple[int, float] | None = None
+
+    async def start(self) -> None:
+        """Registers this process and begins. The first one to have the database open gives running leases a grace."""
+        if self._task is not None:
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+        try:
+            others = await self._register()
+            if not others:
+                await self._recover("start")
+            self._last = (self._clock.now(), self._clock.monotonic())
+        except BaseException:
+            self._task.cancel()
+            self._task = None
+            raise
+
+    async def stop(self) -> None:
+        """Ends after the tick in flight, and says that this process is gone."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        await self._jobs.flush()
+        await self._commit.call(Unregister(self._process))
+
+    async def tick(self) -> None:
+        """One round of all duties that are due."""
+        now, mono = self._clock.now(), self._clock.monotonic()
+        if self._last is not None:
+            passed = mono - self._last[1]
+            drift = abs((now - self._last[0]) / 1000 - passed)
+            if drift > JUMP_SECONDS or passed > STALL_SECONDS + TICK_SECONDS:
+                await self._recover(f"clock jumped by {drift:.0f} s" if drift > JUMP_SECONDS else f"stood still {passed:.0f} s")
+        self._last = (self._clock.now(), self._clock.monotonic())
+        while await self._commit.call(Sweep(SWEEP_BATCH)) == SWEEP_BATCH:
+            pass
+        await self._jobs.flush()
+        if self._registered_at is None or mono - self._registered_at >= REGISTER_SECONDS:
+            await self._register()
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            work = asyncio.ensure_future(self.tick())
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])
+                raise
+            except OakenError as error:
+                log.warning("maintenance will try again: %s", error)
+            except Exception:
+                log.exception("maintenance failed; it will try again")
+
+    async def _register(self) -> list[ProcessRow]:
+        """The other living processes."""
+        row = ProcessRow(
+            self._process,
+            self._role,
+            os.getpid(),
+            socket.gethostname(),
+            __version__,
+            self._started_at,
+            self._clock.now(),
+        )
+        rows: list[ProcessRow] = await self._commit.call(Register(row))
+        self._registered_at = self._clock.monotonic()
+        others = [r for r in rows if r.process != self._process and _living(r)]
+        self._commit.shared = bool(others)
+        return others
+
+    async def _recover(self, why: str) -> None:
+        grace = round(self._jobs.rules.recovery_grace * 1000)
+        extended = await self._commit.call(Recover(grace))
+        if extended:
+            log.info("%s: %d running leases were given at least %g s", why, extended, grace / 1000)
+
+
+def _living(row: ProcessRow) -> bool:
+    """Whether the process still runs, as far as this machine can tell; the row of a dead one stays for a while."""
+    if row.host != socket.gethostname():
+        return True
+    if row.pid == os.getpid():
+        return True
+    try:
+        os.kill(row.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,347 @@
+"""What each verb does to a job: pure functions from a row, as read inside the transaction, to the columns that change.
+
+Both engines call these; neither knows why a job is retried or how long it waits. `lifecycle` says which moves are legal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from oaken_jobs import retry
+from oaken_jobs.errors import Conflict, LeaseLost, OakenError, ResultInvalid
+from oaken_jobs.grading import grade
+from oaken_jobs.kinds import Kind, Rules, Schema, stored_problems
+from oaken_jobs.lifecycle import sources
+from oaken_jobs.model import Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
+from oaken_jobs.routing import Route
+
+CORRECTIONS = 2
+"""How often an agent may correct a result that does not fit; the next misfit fails the job."""
+
+FREED: dict[str, Any] = {"nonce": None, "holder": None, "lease_expires": None, "lease_ms": None, "policy": None}
+"""What ending a lease clears. `agent` stays, so that lists can say who had the job last."""
+
+
+@dataclass(slots=True)
+class Finish:
+    """A holder's word that its lease ends: `verb` is one of `lifecycle.FINISHES`."""
+
+    ref: LeaseRef
+    holder: str
+    actor: Actor
+    verb: str
+    result: Json | None = None
+    result_text: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    permanent: bool = False
+    delay_ms: int = 0
+    """For a failure: wait at least this long. For a deferral: how long to wait."""
+    strict: bool = False
+    """A result that does not fit fails the job at once (in-process handlers cannot correct it)."""
+    effects: tuple[Effect, ...] = ()
+
+    def body_hash(self) -> str:
+        """Tells two finishes of one lease apart, for a repeat must say the same."""
+        usage = self.usage
+        body = (
+            self.verb,
+            self.result_text,
+            self.error,
+            self.permanent,
+            self.delay_ms,
+            usage and (usage.usage, usage.cost_usd, usage.produced_by),
+        )
+        return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class Move:
+    """A decision: the columns to write, how the attempt ends (None: it does not), and what else to keep."""
+
+    verb: str
+    changes: dict[str, Any]
+    outcome: str | None = None
+    error: str | None = None
+    result_text: str | None = None
+    effects: list[Effect] = field(default_factory=list[Effect])
+    refusal: OakenError | None = None
+    """Told to the caller although the changes are written."""
+
+
+def holds(job: Job | None, ref: LeaseRef, holder: str, now: int) -> bool:
+    """Whether this is the job's live lease, in the hands of this principal."""
+    return (
+        job is not None
+        and job.state == "running"
+        and job.epoch == ref.epoch
+        and job.holder == holder
+        and job.lease_expires is not None
+        and job.lease_expires > now
+        and job.nonce is not None
+        and hmac.compare_digest(job.nonce, ref.nonce)
+    )
+
+
+def lease_lost(job: Job | None, ref: LeaseRef, holder: str, now: int, *, may_read: bool) -> LeaseLost:
+    """The refusal for a lease that is not current, saying why only to those who may read the job."""
+    if job is None:
+        return LeaseLost(f"Lease lost: there is no job {ref.job_id}. Lease new work.", job_id=ref.job_id)
+    if not may_read:
+        return LeaseLost("Lease lost: this lease is not yours, or no longer current. Lease new work.")
+    if job.state != "running":
+        why = f"job {job.id} is {job.state}"
+    elif job.epoch == ref.epoch and job.holder == holder and (job.lease_expires or 0) <= now:
+        why = f"it expired {(now - (job.lease_expires or 0)) / 1000:.1f} s ago; beat more often than every lease's length"
+    elif job.epoch > ref.epoch:
+        why = f"{job.agent} holds job {job.id} now (epoch {job.epoch}, yours was {ref.epoch})"
+    else:
+        why = f"job {job.id} is held by {job.agent}"
+    held_by = job.agent if job.state == "running" else None
+    return LeaseLost(f"Lease lost: {why}. Lease new work.", job_id=job.id, state=job.state, held_by=held_by)
+
+
+def claim(job: Job, *, agent: str, holder: str, lease_ms: int, nonce: str, now: int, rules: Rules) -> Move:
+    """Gives the job to a holder: one attempt and one epoch more."""
+    return Move(
+        "claim",
+        {
+            "state": "running",
+            "epoch": job.epoch + 1,
+            "attempts": job.attempts + 1,
+            "nonce": nonce,
+            "holder": holder,
+            "agent": agent,
+            "lease_expires": now + lease_ms,
+            "lease_ms": lease_ms,
+            "policy": rules.policy_for(job.kind),
+            "started_at": now,
+            "invalid_results": 0,
+        },
+    )
+
+
+def refuse_payload(job: Job, problems: list[dict[str, str]], now: int, rules: Rules) -> Move:
+    """The kind's schema changed since the enqueue and the payload does not fit any more."""
+    changes = _final(job, "failed", now, rules, reason="payload_invalid")
+    changes["last_error"] = f"payload does not fit the schema of {job.kind}: {stored_problems(problems)}"[:500]
+    return Move("claim", changes)
+
+
+def finish(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move:
+    """Ends the lease as its holder says. `share` in [0, 1) is the part of the jitter taken."""
+    if call.verb == "complete":
+        return _complete(job, call, now, rules)
+    if call.verb == "cancelled":
+        if not job.cancelling:
+            raise Conflict(
+                f"Job {job.id} was not asked to stop. Use fail, defer or release to give it up.", job_id=job.id
+            )
+        return _cancelled(job, call, now, rules)
+    if job.cancelling:
+        return _cancelled(job, call, now, rules)
+    if call.verb == "fail":
+        return _failed(job, call, now, rules, share)
+    # Neither a deferral nor a release counts as an attempt; a release also keeps the job's place in line.
+    changes: dict[str, Any] = {"state": "queued", "attempts": job.attempts - 1, **FREED}
+    if call.verb == "defer":
+        changes["run_at"] = now + call.delay_ms
+        changes["deferrals"] = job.deferrals + 1
+        return Move("defer", changes, "deferred")
+    return Move("release", changes, "released")
+
+
+def lose(job: Job, now: int, rules: Rules, share: float) -> Move:
+    """The lease ran out. Judged by what the claim wrote on the row alone."""
+    policy = retry.Policy.load(job.policy) if job.policy else retry.Policy(5, 3600, 0.2)
+    error = f"lease of {job.agent} ran out without a heartbeat (attempt {job.attempts})"
+    changes: dict[str, Any] = {"lost": job.lost + 1, "last_error": error[:500]}
+    if job.cancelling:
+        changes |= _final(job, "cancelled", now, rules, reason="cancelled_by_user")
+    elif policy.on_lost == "fail" or job.attempts >= job.max_attempts:
+        changes |= _final(job, "failed", now, rules, reason="lease_lost")
+    else:
+        wait = 0 if job.lost == 0 else retry.delay_ms(policy, job.attempts, share)
+        changes |= {"state": "queued", "run_at": now + wait, **FREED}
+    return Move("lose", changes, "lost", error=error[:500])
+
+
+def cancel(job: Job, now: int, rules: Rules) -> Move | None:
+    """Ends a queued job, asks a running one to stop. None: nothing to change, it is final or was asked already."""
+    if job.state not in sources("cancel") or job.cancelling:
+        return None
+    if job.state == "running":
+        return Move("cancel", {"cancelling": 1})
+    return Move("cancel", _final(job, "cancelled", now, rules, reason="cancelled_by_user"))
+
+
+def requeue(job: Job, to: Route | None, now: int) -> Move:
+    """Puts a failed, cancelled or queued job back to run now, as new but for its history. Raises `Conflict` otherwise."""
+    if job.state not in sources("requeue"):
+        hint = "cancel it first" if job.state == "running" else "enqueue a new job instead"
+        raise Conflict(
+            f"Job {job.id} is {job.state}; only failed, cancelled and queued jobs can be requeued. To run it again, {hint}.",
+            job_id=job.id,
+            state=job.state,
+        )
+    changes: dict[str, Any] = {
+        "state": "queued",
+        "run_at": now,
+        "attempts": 0,
+        "lost": 0,
+        "deferrals": 0,
+        "invalid_results": 0,
+        "cancelling": 0,
+        "reason": None,
+        "last_error": None,
+        "agent": None,
+        "percent": None,
+        "message": None,
+        "progress_at": None,
+        "produced_by": None,
+        "started_at": None,
+        "finished_at": None,
+        "grade": None,
+        "grade_why": None,
+        "grade_version": None,
+        **FREED,
+    }
+    if to is not None:
+        changes |= {"queue": to.queue, "routed_by": to.by}
+    return Move("requeue", changes)
+
+
+def repeat(attempt: Attempt | None, job: Job | None, call: Finish) -> Job | None:
+    """The first answer again, if `call` repeats the finish that ended this attempt.
+
+    None where the attempt was not ended by its holder. Raises `Conflict` for another verb or another body.
+    """
+    if attempt is None or job is None or attempt.verb is None or attempt.holder != call.holder:
+        return None
+    if not hmac.compare_digest(attempt.nonce, call.ref.nonce):
+        return None
+    if attempt.verb != call.verb:
+        raise Conflict(
+            f"This lease of job {job.id} was already ended by {attempt.verb}; {call.verb} comes too late.",
+            job_id=job.id,
+            ended_by=attempt.verb,
+        )
+    if attempt.body_hash != call.body_hash():
+        raise Conflict(
+            f"This lease of job {job.id} was already ended by {attempt.verb} with another body; the first one stands.",
+            job_id=job.id,
+            ended_by=attempt.verb,
+        )
+    return job._replace(**orjson.loads(attempt.answer)) if attempt.answer else job
+
+
+def new_nonces(count: int) -> list[str]:
+    """Random parts of lease ids, 96 bits each, from one call to the system."""
+    text = secrets.token_hex(12 * count)
+    return [text[i : i + 24] for i in range(0, len(text), 24)]
+
+
+def _complete(job: Job, call: Finish, now: int, rules: Rules) -> Move:
+    kind = rules.kinds.get(job.kind)
+    result = call.result if call.result is not None else {}
+    schema = kind.result_schema if kind else None
+    if schema is not None and (problems := schema.problems(result)):
+        return _misfit(job, call, kind, schema, problems, now, rules)
+    changes: dict[str, Any] = {
+        "state": "succeeded",
+        "finished_at": now,
+        "reason": None,
+        "percent": 100,
+        "progress_at": now,
+        **_spent(job, call.usage),
+        **FREED,
+    }
+    graded = grade(job._replace(**changes), kind, result, now, fits=True if schema else None)
+    if job.cancelling:
+        changes["cancelling"] = 0
+    if graded:
+        changes |= {"grade": graded.grade, "grade_why": graded.why, "grade_version": graded.version}
+    effects = list(call.effects)
+    if kind:
+        effects += kind.on_success(job, result)
+    return Move("complete", changes, "succeeded", result_text=call.result_text or "{}", effects=effects)
+
+
+def _misfit(
+    job: Job, call: Finish, kind: Kind | None, schema: Schema, problems: list[dict[str, str]], now: int, rules: Rules
+) -> Move:
+    tries = job.invalid_results + 1
+    strict = call.strict or (kind is not None and kind.invalid_result == "fail") or tries > CORRECTIONS
+    told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
+    if not strict:
+        left = CORRECTIONS + 1 - tries
+        refusal = ResultInvalid(
+            f"The result does not fit the schema of {job.kind}: {told}. You still hold the lease: correct it and complete "
+            f"again ({left} more {'try' if left == 1 else 'tries'}).",
+            errors=problems,
+            tries_left=left,
+            result_schema=schema.source,
+        )
+        return Move("complete", {"invalid_results": tries}, refusal=refusal)
+    error = f"result does not fit the schema of {job.kind}: {stored_problems(problems)}"[:500]
+    changes: dict[str, Any] = {"last_error": error, "invalid_results": tries, **_spent(job, call.usage)}
+    if job.cancelling:
+        changes |= _final(job, "cancelled", now, rules, reason="cancelled_by_user")
+    else:
+        changes |= _final(job, "failed", now, rules, reason="result_invalid")
+    refusal = ResultInvalid(
+        f"The result does not fit the schema of {job.kind}: {told}. The job has ended as {changes['state']}.",
+        errors=problems,
+        tries_left=0,
+    )
+    return Move("complete", changes, "failed", error=error, refusal=refusal)
+
+
+def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move:
+    changes: dict[str, Any] = {"last_error": call.error, **_spent(job, call.usage)}
+    if call.permanent or job.attempts >= job.max_attempts:
+        reason = "permanent" if call.permanent else "out_of_attempts"
+        changes |= _final(job, "failed", now, rules, reason=reason)
+        return Move("fail", changes, "failed", error=call.error)
+    policy = retry.Policy.load(job.policy or rules.policy_for(job.kind))
+    wait = retry.delay_ms(policy, job.attempts, share, at_least_ms=call.delay_ms)
+    changes |= {"state": "queued", "run_at": now + wait, **FREED}
+    return Move("fail", changes, "retry", error=call.error)
+
+
+def _cancelled(job: Job, call: Finish, now: int, rules: Rules) -> Move:
+    changes = {**_spent(job, call.usage), **_final(job, "cancelled", now, rules, reason="cancelled_by_user")}
+    if call.error is not None:
+        changes["last_error"] = call.error
+    return Move(call.verb, changes, "cancelled", error=call.error)
+
+
+def _final(job: Job, state: str, now: int, rules: Rules, *, reason: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {"state": state, "reason": reason, "finished_at": now, "cancelling": 0, **FREED}
+    graded = grade(job._replace(**changes), rules.kinds.get(job.kind), None, now)
+    if graded:
+        changes |= {"grade": graded.grade, "grade_why": graded.why, "grade_version": graded.version}
+    return changes
+
+
+def _spent(job: Job, usage: Usage | None) -> dict[str, Any]:
+    """The job's sums with this attempt's added. Unknown stays unknown."""
+    if usage is None:
+        return {}
+    changes: dict[str, Any] = {}
+    if usage.usage is not None:
+        total: dict[str, int | float] = orjson.loads(job.usage) if job.usage else {}
+        for name, amount in usage.usage.items():
+            total[name] = total.get(name, 0) + amount
+        changes["usage"] = orjson.dumps(total).decode()
+    if usage.cost_usd is not None:
+        changes["cost_usd"] = (job.cost_usd or 0.0) + usage.cost_usd
+    if usage.produced_by is not None:
+        changes["produced_by"] = usage.produced_by
+    return changes

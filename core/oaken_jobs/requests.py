@@ -1,0 +1,262 @@
+"""What callers send, as models: one for each body, whichever door it comes through. Strict: nothing is guessed, nothing ignored.
+
+`read` turns what pydantic finds into one `InvalidRequest` that names each field, what was wrong with it and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from oaken_jobs.errors import InvalidRequest
+from oaken_jobs.model import MAX_PRIORITY, PRIORITIES
+from oaken_jobs.redaction import clean
+
+MAX_SECONDS = 366 * 86_400
+"""The longest delay, deferral or wait that can be asked for: a year."""
+MAX_LEASE_SECONDS = 86_400
+MAX_ID = 2**53
+MAX_PAGE = 500
+DEFAULT_PAGE = 50
+MAX_WAIT_SECONDS = 60
+MAX_LEASES = 1000
+
+
+def _single_line(value: Any) -> Any:
+    return clean(value).replace("\n", " ").replace("\t", " ") if isinstance(value, str) else value
+
+
+def _no_control(value: Any) -> Any:
+    if isinstance(value, str) and value != clean(value):
+        raise PydanticCustomError("control", "it holds control characters or half a character; leave them out")
+    return value
+
+
+def _priority(value: Any) -> Any:
+    return PRIORITIES.get(value, value) if isinstance(value, str) else value
+
+
+def _moment(value: Any) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time with its zone."""
+    if isinstance(value, str) and len(value) <= 40:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            at = None
+        if at is not None and at.tzinfo is not None:
+            ms = round(at.timestamp() * 1000)
+            if 0 <= ms < 253_402_300_800_000:
+                return ms
+    raise PydanticCustomError("moment", "give a time with its zone, such as 2030-01-31T12:00:00Z")
+
+
+Kind = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$")]
+QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
+Key = Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=255)]
+Line = Annotated[str, BeforeValidator(_single_line), Field(max_length=200)]
+Id = Annotated[int, Field(gt=0, le=MAX_ID)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Moment = Annotated[int, PlainValidator(_moment)]
+Priority = Annotated[int, BeforeValidator(_priority), Field(ge=0, le=MAX_PRIORITY)]
+Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], int | float], Field(max_length=32)]
+AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,63})?$")]
+
+
+class Request(BaseModel):
+    """A body: unknown fields are refused, numbers are numbers and text is text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class NewJobRequest(Request):
+    """One job to enqueue."""
+
+    kind: Kind
+    payload: dict[str, Any] = Field(default_factory=dict)
+    subject: Key | None = None
+    target: Key | None = None
+    dedupe_key: Key | None = None
+    priority: Priority | None = None
+    delay_seconds: Seconds | None = None
+    run_at: Moment | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    parent_id: Id | None = None
+    title: Line | None = None
+    tags: Annotated[list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)] = []
+    budget_usd: Money | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> NewJobRequest:
+        if self.delay_seconds is not None and self.run_at is not None:
+            raise PydanticCustomError("both", "delay_seconds and run_at both say when to run; give one of them")
+        return self
+
+
+class LeaseRequest(Request):
+    """Jobs wanted by an agent."""
+
+    agent: AgentName | None = None
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | None = None
+    kinds: Annotated[list[Kind], Field(min_length=1, max_length=100)] | None = None
+    max: Annotated[int, Field(ge=1, le=MAX_LEASES)] = 1
+    lease_seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)] | None = None
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0
+
+
+class ProgressRequest(Request):
+    """How far the work is: percent and a message (cut to 256 characters)."""
+
+    percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    message: str | None = None
+
+
+class HeartbeatRequest(Request):
+    """Keep the lease, for `lease_seconds` from now where given."""
+
+    lease_seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)] | None = None
+    progress: ProgressRequest | None = None
+
+
+class CompleteRequest(Request):
+    """The work is done; `result` must fit the schema of its kind."""
+
+    result: dict[str, Any] | None = None
+    usage: Amounts | None = None
+    cost_usd: Money | None = None
+    produced_by: Line | None = None
+
+
+class FailRequest(Request):
+    """The work failed; it is tried again later unless `permanent` or out of attempts."""
+
+    error: str
+    permanent: bool = False
+    retry_after: Seconds | None = None
+    usage: Amounts | None = None
+    cost_usd: Money | None = None
+
+
+class DeferRequest(Request):
+    """Not now: try again in so many seconds, the attempt not counted."""
+
+    seconds: Seconds
+
+
+class EmptyRequest(Request):
+    """Nothing more to say."""
+
+
+class RequeueRequest(Request):
+    """Where to put the job back; the same queue unless named."""
+
+    queue: QueueName | None = None
+
+
+class TokenRequest(Request):
+    """A token to make."""
+
+    name: str
+    roles: list[str]
+    kind: Literal["user", "agent"] | None = None
+    expires_in: float | None = None
+
+
+class LabelsRequest(Request):
+    """Labels people give a subject; an empty value removes one."""
+
+    human: Annotated[
+        dict[
+            Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=64)],
+            Annotated[str, BeforeValidator(_single_line), Field(max_length=200)],
+        ],
+        Field(min_length=1, max_length=50),
+    ]
+
+
+class IntakeRequest(Request):
+    """A text to take in. `source` says where it came from."""
+
+    text: Annotated[str, Field(min_length=1)]
+    title: Line | None = None
+    source: Key | None = None
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(model: type[M], data: Any, where: str = "") -> M:
+    """`data` as a `model`. Raises `InvalidRequest` naming every field at fault; `where` is put before their names."""
+    if not isinstance(data, Mapping):
+        raise InvalidRequest(f"{where or 'The body'} must be a JSON object with {_fields(model)}; got {_named(data)}.")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [_problem(model, e) for e in error.errors(include_url=False)[:10]]
+    if where:
+        for problem in problems:
+            problem["field"] = f"{where}.{problem['field']}" if problem["field"] else where
+    text = "; ".join(f"{p['field']}: {p['problem']}" if p["field"] else p["problem"] for p in problems)
+    raise InvalidRequest(text + ".", errors=problems)
+
+
+def _fields(model: type[BaseModel]) -> str:
+    return ", ".join(model.model_fields) or "no fields"
+
+
+def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
+    """One finding in our words. Values are the caller's own and cut short."""
+    location = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained-"))]
+    field = ".".join(location)
+    kind: str = error["type"]
+    ctx: dict[str, Any] = error.get("ctx", {})
+    shown = _named(error.get("input"))
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(location[-1], list(model.model_fields), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {_fields(model)}"
+        return {"field": field[:100], "problem": f"unknown field; {hint}"}
+    if kind == "missing":
+        return {"field": field, "problem": "is required"}
+    wanted = {
+        "string_type": "must be text",
+        "int_type": "must be a whole number",
+        "int_from_float": "must be a whole number",
+        "float_type": "must be a number",
+        "bool_type": "must be true or false",
+        "dict_type": "must be a JSON object",
+        "list_type": "must be a list",
+        "finite_number": "must be a finite number",
+        "greater_than": f"must be more than {ctx.get('gt')}",
+        "greater_than_equal": f"must be at least {ctx.get('ge')}",
+        "less_than_equal": f"must be at most {ctx.get('le')}",
+        "string_too_long": f"must be at most {ctx.get('max_length')} characters",
+        "string_too_short": f"must be at least {ctx.get('min_length')} characters",
+        "too_long": f"must have at most {ctx.get('max_length')} entries",
+        "too_short": f"must have at least {ctx.get('min_length')} entries",
+        "string_pattern_mismatch": f"must match {ctx.get('pattern')}",
+        "literal_error": f"must be {ctx.get('expected')}",
+        "control": error["msg"],
+        "moment": error["msg"],
+    }.get(kind, error["msg"])
+    if field == "priority" and kind in ("int_type", "int_parsing"):
+        wanted = f"must be a whole number from 0 to {MAX_PRIORITY}, or one of {', '.join(PRIORITIES)}"
+    return {"field": field[:200], "problem": f"{wanted} (got {shown})"}
+
+
+def _named(value: Any) -> str:
+    """A value as an error may show it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = clean(str(value))
+    return repr(text if len(text) <= 60 else text[:60] + "…")

@@ -1,0 +1,371 @@
+"""The `Store` protocol and its vocabulary.
+
+Every write is an operation; `Store.write` takes a group of them and is one transaction. Within a group the order is fixed:
+what ends or changes jobs first, then what adds them, then claims, so that a job freed or added in a group can be claimed in it.
+Each operation has its reply at its own place; one that is refused answers with an `OakenError` and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import (
+    Activity,
+    Actor,
+    AgentRow,
+    Attempt,
+    Enqueued,
+    Job,
+    Leased,
+    LeaseRef,
+    NewJob,
+    ProgressRow,
+    SetLabels,
+)
+from oaken_jobs.moves import Finish
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """Adds a job, or answers with the live one of the same dedupe key or target. Reply: `Enqueued`."""
+
+    new: NewJob
+    actor: Actor
+    schema_hash: str | None = None
+    held_by: str | None = None
+    """Where set, `parent_id` must be a job this principal holds: an agent may only add children."""
+
+
+@dataclass(slots=True)
+class Want:
+    """One waiting lease request: whose it is and what it would take. None for queues or kinds means any."""
+
+    holder: str
+    agent: str
+    actor: Actor
+    max: int = 1
+    lease_ms: int | None = None
+    queues: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = None
+    not_kinds: tuple[str, ...] = ()
+
+    @property
+    def filter(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
+        return (self.queues, self.kinds, self.not_kinds)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Hands out jobs to waiting requests, in their order. Reply: `Claimed`."""
+
+    wants: list[Want]
+
+
+class Claimed(NamedTuple):
+    """What each want got, and when (ms) it is worth asking again where somebody got less than wanted."""
+
+    leases: list[list[Leased]]
+    next_at: int | None
+
+
+@dataclass(slots=True)
+class Beat:
+    """Extends a lease from now; with `progress` also appends to the trail. Reply: `Beaten`."""
+
+    ref: LeaseRef
+    holder: str
+    actor: Actor
+    lease_ms: int | None = None
+    progress: bool = False
+    percent: int | None = None
+    message: str | None = None
+
+
+class Beaten(NamedTuple):
+    job: Job
+    expires_at: int
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Cancels a queued job, asks a running one to stop. Reply: `Cancelled`."""
+
+    job_id: int
+    actor: Actor
+
+
+class Cancelled(NamedTuple):
+    job: Job
+    changed: bool
+
+
+@dataclass(slots=True)
+class Requeue:
+    """Puts a failed, cancelled or queued job back. Reply: `Job`."""
+
+    job_id: int
+    actor: Actor
+    queue: str | None = None
+
+
+@dataclass(slots=True)
+class SetPaused:
+    """Pauses or resumes a queue. Reply: whether that changed anything (`bool`)."""
+
+    queue: str
+    paused: bool
+    actor: Actor
+
+
+@dataclass(slots=True)
+class KeepLabels:
+    """Sets labels of a subject; an empty value removes one. Reply: None."""
+
+    labels: SetLabels
+    actor: Actor
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Takes back expired leases, oldest first, at most `limit`. Reply: how many (`int`)."""
+
+    limit: int = 500
+
+
+@dataclass(slots=True)
+class Recover:
+    """Lets no running lease end before `grace_ms` from now. Reply: how many were extended (`int`)."""
+
+    grace_ms: int
+
+
+@dataclass(slots=True)
+class AddToken:
+    """Stores a token's hash. Reply: `TokenRow`; `Conflict` where the name was ever used."""
+
+    name: str
+    kind: str
+    roles: tuple[str, ...]
+    hash: str
+    expires_at: int | None
+    actor: Actor
+
+
+@dataclass(slots=True)
+class RevokeToken:
+    """Revokes a token and gives its leases back unharmed. Reply: `TokenRow`."""
+
+    name: str
+    actor: Actor
+
+
+class SeenAgent(NamedTuple):
+    agent: str
+    name: str
+    at: int
+    leased: int
+    succeeded: int
+    failed: int
+
+
+@dataclass(slots=True)
+class SeeAgents:
+    """Adds what agents did since the last time. Reply: None."""
+
+    agents: list[SeenAgent]
+
+
+@dataclass(slots=True)
+class Register:
+    """Says that this process lives and has the database open. Reply: the living processes (`list[ProcessRow]`)."""
+
+    row: ProcessRow
+
+
+@dataclass(slots=True)
+class Unregister:
+    """Says that a process is gone. Reply: None."""
+
+    process: str
+
+
+class ProcessRow(NamedTuple):
+    """A process that has the database open."""
+
+    process: str
+    """Random, one for each start."""
+    role: str
+    pid: int
+    host: str
+    version: str
+    started_at: int
+    seen_at: int
+
+
+class TokenRow(NamedTuple):
+    """A token without its secret."""
+
+    name: str
+    kind: str
+    roles: str
+    hash: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+
+
+Op = (
+    Enqueue
+    | Claim
+    | Finish
+    | Beat
+    | Cancel
+    | Requeue
+    | SetPaused
+    | KeepLabels
+    | Sweep
+    | Recover
+    | AddToken
+    | RevokeToken
+    | SeeAgents
+    | Register
+    | Unregister
+)
+Reply = (
+    Enqueued | Claimed | Job | Beaten | Cancelled | bool | int | TokenRow | list[ProcessRow] | BaseException | None
+)
+
+WAKES: tuple[type, ...] = (Enqueue, Finish, Cancel, Requeue, SetPaused, Sweep, RevokeToken)
+"""Operations after which a job may have become runnable."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a list shows. Times in milliseconds; `query` looks in title, kind, subject, tags and error."""
+
+    states: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    not_queues: tuple[str, ...] = ()
+    actor: str | None = None
+    agent: str | None = None
+    subject: str | None = None
+    tag: str | None = None
+    parent_id: int | None = None
+    grades: tuple[str, ...] = ()
+    created_after: int | None = None
+    created_before: int | None = None
+    finished_after: int | None = None
+    finished_before: int | None = None
+    query: str | None = None
+    concerns: str | None = None
+    """Only jobs this principal enqueued, holds or held."""
+
+
+class Counts(NamedTuple):
+    """How many jobs a queue has in a state."""
+
+    queue: str
+    state: str
+    count: int
+
+
+class Document(NamedTuple):
+    """A stored document: id (hash of its text), title, where it came from."""
+
+    document: str
+    title: str | None
+    characters: int
+    created_at: int
+    sources: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
+
+    rules: Rules
+
+    async def open(self) -> None:
+        """Opens it, creating or migrating its tables. Raises `ConfigError` for one of a newer program."""
+        ...
+
+    async def close(self) -> None:
+        """Closes it; nothing is touched afterwards. Idempotent."""
+        ...
+
+    async def write(self, ops: Sequence[Op]) -> list[Reply]:
+        """One transaction for all of `ops`; a reply at each one's place. Durable when it returns."""
+        ...
+
+    async def changed(self) -> bool:
+        """Whether another connection has committed since the last call. Cheap; may say yes once too often."""
+        ...
+
+    async def jobs(self, ids: Sequence[int]) -> list[Job]:
+        """The jobs of these ids that exist, in ascending order."""
+        ...
+
+    async def payloads(self, ids: Sequence[int]) -> dict[int, str]: ...
+
+    async def results(self, ids: Sequence[int]) -> dict[int, str]: ...
+
+    async def list_jobs(self, where: JobFilter, before: int | None, limit: int) -> list[Job]:
+        """Newest first, ids below `before`."""
+        ...
+
+    async def attempts(self, job_id: int) -> list[Attempt]:
+        """Oldest first."""
+        ...
+
+    async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
+        """The newest `limit`, oldest first."""
+        ...
+
+    async def activity(self, after: int, limit: int) -> list[Activity]:
+        """Rows after a cursor, in commit order."""
+        ...
+
+    async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]: ...
+
+    async def activity_head(self) -> int:
+        """The cursor of the newest row; 0 when there is none."""
+        ...
+
+    async def concerns(self, job_id: int, principal: str) -> bool:
+        """Whether this principal enqueued, holds or held the job."""
+        ...
+
+    async def held(self, holder: str) -> list[Job]:
+        """Running jobs whose lease this principal has, newest first."""
+        ...
+
+    async def counts(self) -> list[Counts]: ...
+
+    async def paused(self) -> set[str]: ...
+
+    async def agents(self) -> list[AgentRow]: ...
+
+    async def leased_kinds(self) -> set[str]:
+        """Kinds that some agent has leased at some time."""
+        ...
+
+    async def labels(self, subject: str) -> dict[str, dict[str, str]]:
+        """Layer to key to value."""
+        ...
+
+    async def tokens(self) -> list[TokenRow]: ...
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]: ...
+
+    async def vectors(self, model: str | None = None) -> list[tuple[str, str, list[float]]]:
+        """(document, model, vector) of every stored vector."""
+        ...
+
+    async def processes(self) -> list[ProcessRow]: ...
+
+    async def check(self) -> list[str]:
+        """Problems of the database itself, in words; empty when it is sound."""
+        ...

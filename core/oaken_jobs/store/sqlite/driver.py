@@ -1,0 +1,101 @@
+"""The SQLite library itself, and a connection that runs whole functions on its thread.
+
+`pysqlite3` bundles a current SQLite. The standard library's is taken where there is no such wheel; versions 3.7.0 to 3.51.2 can
+corrupt a WAL database when several connections write and checkpoint, so `unsafe_version` is asked at start and by `oaken doctor`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3 as _standard
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+
+import aiosqlite
+
+if TYPE_CHECKING:
+    import sqlite3
+else:
+    try:
+        import pysqlite3 as sqlite3
+    except ImportError:
+        import sqlite3
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Database = _standard.Connection
+Error = cast("type[_standard.Error]", sqlite3.Error)
+OperationalError = cast("type[_standard.OperationalError]", sqlite3.OperationalError)
+
+SAFE_FROM = (3, 51, 3)
+BUSY_SECONDS = 30
+
+# It would log statements with their parameters, which hold payloads.
+logging.getLogger("aiosqlite").setLevel(logging.WARNING)
+
+
+def version() -> str:
+    """Of the SQLite in use."""
+    return sqlite3.sqlite_version
+
+
+def unsafe_version() -> str | None:
+    """A sentence about the danger where the SQLite in use has it, else None."""
+    if tuple(int(part) for part in version().split(".")) >= SAFE_FROM:
+        return None
+    return (
+        f"SQLite {version()} can corrupt a database that several connections write to. "
+        f"Install the package pysqlite3 (a wheel with SQLite {'.'.join(map(str, SAFE_FROM))} or newer), or a newer Python."
+    )
+
+
+class Connection(aiosqlite.Connection):
+    """A connection on a thread of its own; `run` is one hop there and back, however many statements the function makes."""
+
+    async def run(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs `function(database, ...)` on the connection's thread."""
+        result: Any = await self._execute(function, self._conn, *args, **kwargs)  # pyright: ignore
+        return result
+
+
+def connect(path: Path, *, readonly: bool = False) -> Connection:
+    """An unopened connection (await it) to an existing file, set up for many processes and no loss at a power cut."""
+
+    def open_here() -> Database:
+        mode = "ro" if readonly else "rw"
+        database = cast(
+            "Database",
+            sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                timeout=BUSY_SECONDS,
+                cached_statements=512,
+            ),
+        )
+        for pragma in ("journal_mode = wal", "synchronous = full", "temp_store = memory", "cache_size = -32768"):
+            if readonly and pragma.startswith("journal_mode"):
+                continue
+            database.execute(f"pragma {pragma}").fetchall()
+        # The default of 1000 pages checkpoints every few milliseconds under load.
+        database.execute("pragma wal_autocheckpoint = 4000").fetchall()
+        database.execute("pragma journal_size_limit = 67108864").fetchall()
+        return database
+
+    return Connection(open_here, 64)
+
+
+def create_file(path: Path) -> None:
+    """Makes an empty file that only its owner may read, with its folder, unless it is there.
+
+    SQLite gives its log the mode of the database. An existing file is never opened here: closing any descriptor of it would
+    drop the locks that SQLite holds in this process.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        pass

@@ -1,0 +1,189 @@
+"""What is read from SQLite: functions that run on a reader connection's thread, each one statement and fetched to its end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
+from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, TokenRow
+from oaken_jobs.store.sqlite.driver import Database
+from oaken_jobs.store.sqlite.transaction import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS
+
+_IN = "in (select value from json_each(?))"
+
+
+def _json(values: Sequence[Any]) -> str:
+    return orjson.dumps(list(values)).decode()
+
+
+def jobs(db: Database, ids: Sequence[int]) -> list[Job]:
+    rows = db.execute(f"select {JOB_COLUMNS} from jobs j where j.id {_IN} order by j.id", (_json(ids),)).fetchall()
+    return [Job._make(row) for row in rows]
+
+
+def bodies(db: Database, table: str, ids: Sequence[int]) -> dict[int, str]:
+    return dict(db.execute(f"select job_id, body from {table} where job_id {_IN}", (_json(ids),)).fetchall())
+
+
+def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) -> list[Job]:
+    clauses: list[str] = []
+    values: list[Any] = []
+
+    def add(clause: str, *bound: Any) -> None:
+        clauses.append(clause)
+        values.extend(bound)
+
+    if before is not None:
+        add("j.id < ?", before)
+    for column, wanted in (("state", where.states), ("kind", where.kinds), ("queue", where.queues), ("grade", where.grades)):
+        if wanted:
+            add(f"j.{column} {_IN}", _json(wanted))
+    if where.not_queues:
+        add(f"j.queue not {_IN}", _json(where.not_queues))
+    for column, one in (("actor_id", where.actor), ("subject", where.subject), ("parent_id", where.parent_id)):
+        if one is not None:
+            add(f"j.{column} = ?", one)
+    if where.agent is not None:
+        # `name` means the agent with all its instances.
+        add("(j.agent = ? or (j.agent >= ? || '/' and j.agent < ? || '0'))", where.agent, where.agent, where.agent)
+    if where.tag is not None:
+        add("exists (select 1 from json_each(j.tags) where value = ?)", where.tag)
+    for clause, moment in (
+        ("j.created_at >= ?", where.created_after),
+        ("j.created_at < ?", where.created_before),
+        ("j.finished_at >= ?", where.finished_after),
+        ("j.finished_at < ?", where.finished_before),
+    ):
+        if moment is not None:
+            add(clause, moment)
+    if where.query is not None:
+        like = "%" + where.query.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        fields = ("title", "kind", "subject", "tags", "last_error")
+        add("(" + " or ".join(f"j.{f} like ? escape '\\'" for f in fields) + ")", *([like] * len(fields)))
+    if where.concerns is not None:
+        add(
+            "(j.actor_id = ? or j.holder = ? or exists (select 1 from attempts a where a.job_id = j.id and a.holder = ?))",
+            *([where.concerns] * 3),
+        )
+    text = f" where {' and '.join(clauses)}" if clauses else ""
+    rows = db.execute(f"select {JOB_COLUMNS} from jobs j{text} order by j.id desc limit ?", (*values, limit)).fetchall()
+    return [Job._make(row) for row in rows]
+
+
+def attempts(db: Database, job_id: int) -> list[Attempt]:
+    rows = db.execute(f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? order by epoch", (job_id,)).fetchall()
+    return [Attempt._make(row) for row in rows]
+
+
+def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
+    rows = db.execute(
+        "select at, percent, message, epoch from progress where job_id = ? order by id desc limit ?", (job_id, limit)
+    ).fetchall()
+    return [ProgressRow._make(row) for row in reversed(rows)]
+
+
+def activity(db: Database, after: int, limit: int) -> list[Activity]:
+    rows = db.execute(
+        f"select {ACTIVITY_COLUMNS} from activity where id > ? order by id limit ?", (after, limit)
+    ).fetchall()
+    return [Activity._make(row) for row in rows]
+
+
+def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
+    rows = db.execute(
+        f"select {ACTIVITY_COLUMNS} from activity where job_id = ? order by id limit ?", (job_id, limit)
+    ).fetchall()
+    return [Activity._make(row) for row in rows]
+
+
+def activity_head(db: Database) -> int:
+    return int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
+
+
+def concerns(db: Database, job_id: int, principal: str) -> bool:
+    row = db.execute(
+        "select 1 from jobs where id = ?1 and (actor_id = ?2 or holder = ?2) "
+        "union all select 1 from attempts where job_id = ?1 and holder = ?2 limit 1",
+        (job_id, principal),
+    ).fetchall()
+    return bool(row)
+
+
+def held(db: Database, holder: str) -> list[Job]:
+    rows = db.execute(
+        f"select {JOB_COLUMNS} from jobs j where j.state = 'running' and j.holder = ? order by j.id desc", (holder,)
+    ).fetchall()
+    return [Job._make(row) for row in rows]
+
+
+def counts(db: Database) -> list[Counts]:
+    rows = db.execute("select queue, state, count(*) from jobs group by queue, state order by queue, state").fetchall()
+    return [Counts._make(row) for row in rows]
+
+
+def paused(db: Database) -> set[str]:
+    return {row[0] for row in db.execute("select queue from queue_state where paused").fetchall()}
+
+
+def agents(db: Database) -> list[AgentRow]:
+    holding: dict[str, list[int]] = defaultdict(list)
+    for agent, job_id in db.execute("select agent, id from jobs where state = 'running' order by id").fetchall():
+        holding[agent].append(job_id)
+    rows = db.execute(
+        "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents order by last_seen desc, agent"
+    ).fetchall()
+    return [AgentRow(*row, tuple(holding.get(row[0], ()))) for row in rows]
+
+
+def leased_kinds(db: Database) -> set[str]:
+    return {row[0] for row in db.execute("select kind from leased_kinds").fetchall()}
+
+
+def labels(db: Database, subject: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {"human": {}, "machine": {}}
+    for layer, key, value in db.execute(
+        "select layer, key, value from labels where subject = ? order by key", (subject,)
+    ).fetchall():
+        found[layer][key] = value
+    return found
+
+
+def tokens(db: Database) -> list[TokenRow]:
+    return [TokenRow._make(row) for row in db.execute("select * from tokens order by created_at, name").fetchall()]
+
+
+def documents(db: Database, ids: Sequence[str]) -> list[Document]:
+    sources: dict[str, list[str]] = defaultdict(list)
+    for document, source in db.execute(
+        f"select document, source from document_sources where document {_IN} order by at, source", (_json(ids),)
+    ).fetchall():
+        sources[document].append(source)
+    rows = db.execute(
+        f"select document, title, characters, created_at from documents where document {_IN} order by document",
+        (_json(ids),),
+    ).fetchall()
+    return [Document(*row, tuple(sources.get(row[0], ()))) for row in rows]
+
+
+def vectors(db: Database, model: str | None) -> list[tuple[str, str, list[float]]]:
+    rows = db.execute(
+        "select document, model, vector from embeddings where ?1 is null or model = ?1 order by document, model", (model,)
+    ).fetchall()
+    return [(document, name, orjson.loads(vector)) for document, name, vector in rows]
+
+
+def processes(db: Database) -> list[ProcessRow]:
+    return [ProcessRow._make(row) for row in db.execute("select * from processes order by started_at").fetchall()]
+
+
+def data_version(db: Database) -> int:
+    return int(db.execute("pragma data_version").fetchone()[0])
+
+
+def check(db: Database) -> list[str]:
+    rows = [row[0] for row in db.execute("pragma integrity_check(20)").fetchall()]
+    return [] if rows == ["ok"] else rows

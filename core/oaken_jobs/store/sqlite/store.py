@@ -1,0 +1,212 @@
+"""The store on SQLite: one writer connection, a few readers, one more that watches for other processes' commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from oaken_jobs.clock import Clock
+from oaken_jobs.errors import OakenError, Unavailable
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
+from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Reply, TokenRow
+from oaken_jobs.store.sqlite import reads, schema
+from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
+from oaken_jobs.store.sqlite.transaction import Transaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+READERS = 2
+
+
+class SqliteStore:
+    """Jobs in one file. Several processes may have it open at once."""
+
+    def __init__(self, path: Path, rules: Rules, clock: Clock) -> None:
+        self.path = path
+        self.rules = rules
+        self._clock = clock
+        self._writer: Connection | None = None
+        self._watcher: Connection | None = None
+        self._readers: list[Connection] = []
+        self._free: asyncio.Queue[Connection] = asyncio.Queue()
+        self._version = 0
+        self._known_kinds: set[str] = set()
+
+    async def open(self) -> None:
+        create_file(self.path)
+        try:
+            self._writer = await connect(self.path)
+            await self._writer.run(schema.migrate, str(self.path), self._clock.now())
+            self._known_kinds = await self._writer.run(reads.leased_kinds)
+            self._watcher = await connect(self.path, readonly=True)
+            self._version = await self._watcher.run(reads.data_version)
+            for _ in range(READERS):
+                reader = await connect(self.path, readonly=True)
+                self._readers.append(reader)
+                self._free.put_nowait(reader)
+        except Error as error:
+            await self.close()
+            raise Unavailable(
+                f"The database {self.path} cannot be opened: {error}. Check that it is a database of Oaken's and that you may "
+                "write to it and its folder."
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        open_ones = [c for c in (self._watcher, *self._readers, self._writer) if c is not None]
+        self._writer = self._watcher = None
+        self._readers = []
+        for connection in open_ones:
+            await connection.close()
+
+    async def write(self, ops: Sequence[Op]) -> list[Reply]:
+        if self._writer is None:
+            raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+        try:
+            return await self._writer.run(self._write, ops)
+        except OperationalError as error:
+            raise _unavailable(error) from None
+
+    def _write(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
+        """On the writer's thread: the group in one transaction; where one operation breaks it, each under a savepoint."""
+        database.execute("begin immediate")
+        try:
+            # Only now: an expired lease must not look alive because this transaction waited for the lock.
+            now = self._clock.now()
+            work = Transaction(database, now, self.rules, self._known_kinds)
+            replies = work.apply(ops)
+            new_kinds = work.new_kinds
+        except BaseException as error:
+            database.execute("rollback")
+            if len(ops) == 1 or isinstance(error, OperationalError):
+                raise
+            database.execute("begin immediate")
+            replies, new_kinds = self._one_by_one(database, ops)
+        try:
+            database.execute("commit")
+        except BaseException as error:
+            if database.in_transaction:
+                database.execute("rollback")
+                raise
+            raise Unavailable(f"The outcome of this call is unknown: {error}. Look before you repeat it.") from error
+        self._known_kinds |= new_kinds
+        return replies
+
+    def _one_by_one(self, database: Database, ops: Sequence[Op]) -> tuple[list[Reply], set[str]]:
+        replies: list[Reply] = []
+        new_kinds: set[str] = set()
+        now = self._clock.now()
+        for op in ops:
+            database.execute("savepoint one")
+            try:
+                work = Transaction(database, now, self.rules, self._known_kinds)
+                replies += work.apply([op])
+                new_kinds |= work.new_kinds
+            except BaseException as error:
+                database.execute("rollback to one")
+                replies.append(error)
+            database.execute("release one")
+        return replies, new_kinds
+
+    async def changed(self) -> bool:
+        if self._watcher is None:
+            return False
+        version = await self._watcher.run(reads.data_version)
+        if version == self._version:
+            return False
+        self._version = version
+        return True
+
+    async def _read(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._writer is None:
+            raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+        reader = await self._free.get()
+        try:
+            # A caller that gives up must not hand the connection on while its query still runs.
+            return await _to_its_end(reader.run(function, *args, **kwargs))
+        except OperationalError as error:
+            raise _unavailable(error) from None
+        finally:
+            self._free.put_nowait(reader)
+
+    async def jobs(self, ids: Sequence[int]) -> list[Job]:
+        return await self._read(reads.jobs, ids)
+
+    async def payloads(self, ids: Sequence[int]) -> dict[int, str]:
+        return await self._read(reads.bodies, "payloads", ids)
+
+    async def results(self, ids: Sequence[int]) -> dict[int, str]:
+        return await self._read(reads.bodies, "results", ids)
+
+    async def list_jobs(self, where: JobFilter, before: int | None, limit: int) -> list[Job]:
+        return await self._read(reads.list_jobs, where, before, limit)
+
+    async def attempts(self, job_id: int) -> list[Attempt]:
+        return await self._read(reads.attempts, job_id)
+
+    async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
+        return await self._read(reads.progress, job_id, limit)
+
+    async def activity(self, after: int, limit: int) -> list[Activity]:
+        return await self._read(reads.activity, after, limit)
+
+    async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
+        return await self._read(reads.activity_of, job_id, limit)
+
+    async def activity_head(self) -> int:
+        return await self._read(reads.activity_head)
+
+    async def concerns(self, job_id: int, principal: str) -> bool:
+        return await self._read(reads.concerns, job_id, principal)
+
+    async def held(self, holder: str) -> list[Job]:
+        return await self._read(reads.held, holder)
+
+    async def counts(self) -> list[Counts]:
+        return await self._read(reads.counts)
+
+    async def paused(self) -> set[str]:
+        return await self._read(reads.paused)
+
+    async def agents(self) -> list[AgentRow]:
+        return await self._read(reads.agents)
+
+    async def leased_kinds(self) -> set[str]:
+        return await self._read(reads.leased_kinds)
+
+    async def labels(self, subject: str) -> dict[str, dict[str, str]]:
+        return await self._read(reads.labels, subject)
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self._read(reads.tokens)
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        return await self._read(reads.documents, ids)
+
+    async def vectors(self, model: str | None = None) -> list[tuple[str, str, list[float]]]:
+        return await self._read(reads.vectors, model)
+
+    async def processes(self) -> list[ProcessRow]:
+        return await self._read(reads.processes)
+
+    async def check(self) -> list[str]:
+        return await self._read(reads.check)
+
+
+async def _to_its_end(call: Any) -> Any:
+    task = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _unavailable(error: BaseException) -> OakenError:
+    return Unavailable(f"The database cannot answer now: {error}. Try again in a few seconds.")

@@ -1,0 +1,730 @@
+"""One write transaction: reads the rows that a group of operations names, asks `moves` what becomes of them, writes the outcome.
+
+Runs on the connection's thread. Rows are read once and kept in memory while the group is worked off, so that two operations on
+one job see each other; what they change is written set by set, one statement a shape.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from oaken_jobs import moves
+from oaken_jobs.errors import Conflict, Forbidden, NotFound, OakenError
+from oaken_jobs.kinds import Rules
+from oaken_jobs.lifecycle import allowed
+from oaken_jobs.model import (
+    DEFAULT_WORKSPACE,
+    ENQUEUED,
+    PRIORITIES,
+    SYSTEM,
+    Activity,
+    Actor,
+    Attempt,
+    Effect,
+    Enqueued,
+    Job,
+    KeepDocument,
+    KeepSource,
+    KeepVector,
+    Leased,
+    SetLabels,
+    SpawnJob,
+)
+from oaken_jobs.moves import Finish, Move
+from oaken_jobs.routing import QUEUE_LABEL, Route, route
+from oaken_jobs.store.base import (
+    AddToken,
+    Beat,
+    Beaten,
+    Cancel,
+    Cancelled,
+    Claim,
+    Claimed,
+    Enqueue,
+    KeepLabels,
+    Op,
+    ProcessRow,
+    Recover,
+    Register,
+    Reply,
+    Requeue,
+    RevokeToken,
+    SeeAgents,
+    SetPaused,
+    Sweep,
+    TokenRow,
+    Unregister,
+    Want,
+)
+from oaken_jobs.store.sqlite import claim
+from oaken_jobs.store.sqlite.driver import Database
+from oaken_jobs.store.sqlite.schema import LIVING_MS
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
+ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+ACTIVITY_COLUMNS = ", ".join(Activity._fields)
+
+_JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
+_LEASED_BY_ID = f"select p.body, {JOB_COLUMNS} from jobs j join payloads p on p.job_id = j.id where j.id in (select value from json_each(?))"
+_INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])}) values ({_marks(ENQUEUED)})"
+_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])}) values ({_marks(len(Activity._fields) - 1)})"
+_INSERT_ATTEMPT = (
+    "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at) values (?, ?, ?, ?, ?, ?, ?)"
+)
+_END_ATTEMPT = (
+    "update attempts set ended_at = ?, outcome = ?, error = ?, usage = ?, cost_usd = ?, produced_by = ?, verb = ?, body_hash = ?, "
+    "answer = ? where job_id = ? and epoch = ?"
+)
+_DUE_SWEEPS_IN_CLAIM = 200
+"""Expired leases that a claim takes back before it hands out; the sweep does the rest."""
+_REFUSALS_IN_CLAIM = 100
+"""Jobs whose payload no longer fits that one claim may fail before it gives up filling."""
+
+# Operations by the order in which a group is worked off.
+_STAGES: dict[type, int] = {
+    Recover: 0,
+    Register: 0,
+    Unregister: 0,
+    SeeAgents: 0,
+    AddToken: 0,
+    SetPaused: 0,
+    KeepLabels: 0,
+    Sweep: 1,
+    Finish: 1,
+    Beat: 1,
+    Cancel: 1,
+    RevokeToken: 1,
+    Requeue: 2,
+    Enqueue: 3,
+    Claim: 4,
+}
+
+
+class Transaction:
+    """The work on one group between BEGIN and COMMIT. `now` was read inside it."""
+
+    def __init__(self, database: Database, now: int, rules: Rules, known_kinds: set[str]) -> None:
+        self._db = database
+        self._now = now
+        self._rules = rules
+        self._known_kinds = known_kinds
+        self.new_kinds: set[str] = set()
+        """Kinds leased for the first time: the caller adds them to `known_kinds` once this is committed."""
+        self._jobs: dict[int, Job] = {}
+        self._changes: dict[int, dict[str, Any]] = {}
+        self._activity: list[tuple[Any, ...]] = []
+        self._ended: list[tuple[Any, ...]] = []
+        self._begun: list[tuple[Any, ...]] = []
+        self._results: list[tuple[int, str]] = []
+        self._progress: list[tuple[Any, ...]] = []
+        self._spawned: list[Enqueue] = []
+        self._payloads: dict[int, str] = {}
+        self._more = False
+        """A claim failed unfit jobs and stopped short of what was there."""
+
+    def apply(self, ops: Sequence[Op]) -> list[Reply]:
+        """Works the group off. Refusals become replies; anything else raised means the group must be rolled back."""
+        replies: list[Reply] = [None] * len(ops)
+        stages: list[list[tuple[int, Any]]] = [[], [], [], [], []]
+        for place, op in enumerate(ops):
+            stages[_STAGES[type(op)]].append((place, op))
+        for place, op in stages[0]:
+            replies[place] = self._attempt(self._administer, op)
+        if stages[1]:
+            self._load(_named(op for _, op in stages[1]))
+            for place, op in stages[1]:
+                replies[place] = self._attempt(self._change, op)
+            self._flush()
+        for place, op in stages[2]:
+            replies[place] = self._attempt(self._requeue, op)
+            self._flush()
+        enqueues = stages[3] + [(-1, op) for op in self._spawned]
+        if enqueues:
+            for (place, _), reply in zip(enqueues, self._enqueue([op for _, op in enqueues]), strict=True):
+                if place >= 0:
+                    replies[place] = reply
+            self._flush()
+        for place, op in stages[4]:
+            replies[place] = self._claim(op)
+        self._flush()
+        return replies
+
+    def _attempt(self, verb: Any, op: Any) -> Reply:
+        try:
+            return verb(op)
+        except OakenError as refusal:
+            return refusal
+
+    # What changes single jobs.
+
+    def _change(self, op: Finish | Beat | Cancel | Sweep | RevokeToken) -> Reply:
+        if isinstance(op, Finish):
+            return self._finish(op)
+        if isinstance(op, Beat):
+            return self._beat(op)
+        if isinstance(op, Cancel):
+            return self._cancel(op)
+        if isinstance(op, RevokeToken):
+            return self._revoke(op)
+        return self._sweep(op.limit)
+
+    def _finish(self, op: Finish) -> Reply:
+        job = self._jobs.get(op.ref.job_id)
+        if not moves.holds(job, op.ref, op.holder, self._now):
+            return self._stale(op, job)
+        assert job is not None
+        move = moves.finish(job, op, self._now, self._rules, random.random())
+        after = self._write(job, move, op.actor)
+        if move.outcome is not None:
+            usage = op.usage
+            self._ended.append(
+                (
+                    self._now,
+                    move.outcome,
+                    move.error,
+                    orjson.dumps(usage.usage).decode() if usage and usage.usage is not None else None,
+                    usage.cost_usd if usage else None,
+                    usage.produced_by if usage else None,
+                    op.verb,
+                    op.body_hash(),
+                    orjson.dumps(move.changes).decode(),
+                    job.id,
+                    job.epoch,
+                )
+            )
+        if move.result_text is not None:
+            self._results.append((job.id, move.result_text))
+        for effect in move.effects:
+            self._keep(effect, after)
+        return move.refusal or after
+
+    def _stale(self, op: Finish, job: Job | None) -> Reply:
+        self._flush()  # an earlier operation of this group may have ended the attempt
+        row = self._db.execute(
+            f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? and epoch = ?", (op.ref.job_id, op.ref.epoch)
+        ).fetchone()
+        attempt = Attempt._make(row) if row else None
+        again = moves.repeat(attempt, job, op)
+        if again is not None:
+            return again
+        return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder))
+
+    def _may_read(self, job: Job | None, actor: Actor, holder: str) -> bool:
+        """Whether an agent that lost a lease may be told who holds the job: it enqueued it, or held it once."""
+        if job is None or actor.kind != "agent":
+            return True
+        return holder in (job.actor_id, job.holder) or (
+            self._db.execute("select 1 from attempts where job_id = ? and holder = ?", (job.id, holder)).fetchone()
+            is not None
+        )
+
+    def _beat(self, op: Beat) -> Reply:
+        job = self._jobs.get(op.ref.job_id)
+        if not moves.holds(job, op.ref, op.holder, self._now):
+            return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder))
+        assert job is not None
+        lease_ms = op.lease_ms or job.lease_ms or 0
+        expires = self._now + lease_ms
+        changes: dict[str, Any] = {"lease_expires": expires}
+        if lease_ms != job.lease_ms:
+            changes["lease_ms"] = lease_ms
+        if op.progress:
+            changes["progress_at"] = self._now
+            if op.percent is not None:
+                changes["percent"] = op.percent
+            changes["message"] = op.message if op.message is not None else job.message
+            self._progress.append((job.id, self._now, op.percent, op.message, job.epoch))
+            self._note("job_progress", "progress", job, job, op.actor)
+        return Beaten(self._set(job, changes), expires)
+
+    def _cancel(self, op: Cancel) -> Reply:
+        job = self._known(op.job_id)
+        move = moves.cancel(job, self._now, self._rules)
+        if move is None:
+            return Cancelled(job, False)
+        return Cancelled(self._write(job, move, op.actor), True)
+
+    def _sweep(self, limit: int) -> int:
+        self._flush()
+        rows = self._db.execute(claim.EXPIRED, (self._now, limit)).fetchall()
+        if not rows:
+            return 0
+        ids = [row[0] for row in rows]
+        self._load(ids)
+        for job_id in ids:
+            job = self._jobs[job_id]
+            move = moves.lose(job, self._now, self._rules, random.random())
+            self._write(job, move, SYSTEM)
+            self._ended.append(
+                (self._now, "lost", move.error, None, None, None, None, None, None, job.id, job.epoch)
+            )
+        self._flush()
+        return len(ids)
+
+    def _requeue(self, op: Requeue) -> Reply:
+        self._load([op.job_id])
+        job = self._known(op.job_id)
+        to = None
+        if op.queue is not None and op.queue != job.queue:
+            to = Route(op.queue, "requeue")
+        move = moves.requeue(job, to, self._now)
+        for column, other in (
+            ("dedupe_key", self._live_by_key(job.dedupe_key)),
+            ("target", self._live_by_target(job.kind, job.target)),
+        ):
+            if other is not None and other != job.id:
+                raise Conflict(
+                    f"Job {job.id} cannot be requeued: job {other} is live with the same {column}. "
+                    f"Cancel job {other} first, or leave the work to it.",
+                    job_id=job.id,
+                    other=other,
+                )
+        after = self._write(job, move, op.actor)
+        self._db.execute("delete from results where job_id = ?", (job.id,))
+        return after
+
+    def _live_by_key(self, key: str | None) -> int | None:
+        if key is None:
+            return None
+        row = self._db.execute(
+            "select id from jobs where workspace = ? and dedupe_key = ? and state in ('queued', 'running')",
+            (DEFAULT_WORKSPACE, key),
+        ).fetchone()
+        return row[0] if row else None
+
+    def _live_by_target(self, kind: str, target: str | None) -> int | None:
+        if target is None:
+            return None
+        row = self._db.execute(
+            "select id from jobs where workspace = ? and kind = ? and target = ? and state in ('queued', 'running')",
+            (DEFAULT_WORKSPACE, kind, target),
+        ).fetchone()
+        return row[0] if row else None
+
+    # What adds jobs.
+
+    def _enqueue(self, ops: list[Enqueue]) -> list[Reply]:
+        labels = self._queue_labels({op.new.subject for op in ops if op.new.subject is not None})
+        self._load({op.new.parent_id for op in ops if op.new.parent_id is not None})
+        row = self._db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
+        next_id = (row[0] if row else 0) + 1
+        jobs: list[Job] = []
+        bodies: list[tuple[int, str]] = []
+        by_key: dict[str, Job] = {}
+        by_target: dict[tuple[str, str], Job] = {}
+        replies: list[Reply] = []
+        for op in ops:
+            new = op.new
+            try:
+                self._check_parent(op)
+                live = by_key.get(new.dedupe_key) if new.dedupe_key is not None else None
+                if live is None and new.target is not None:
+                    live = by_target.get((new.kind, new.target))
+                if live is None and (new.dedupe_key is not None or new.target is not None):
+                    other = self._live_by_key(new.dedupe_key) or self._live_by_target(new.kind, new.target)
+                    if other is not None:
+                        self._load([other])
+                        live = self._jobs[other]
+            except OakenError as refusal:
+                replies.append(refusal)
+                continue
+            if live is not None:
+                live = self._jobs[live.id]  # as earlier duplicates of this group left it
+                after = self._set(live, {"coalesced": live.coalesced + 1})
+                self._note("job_state_changed", "coalesce", live, after, op.actor)
+                replies.append(Enqueued(after, False))
+                continue
+            human, machine = labels.get(new.subject, (None, None)) if new.subject is not None else (None, None)
+            queue, by = route(new.kind, human, machine, self._rules.queues)
+            job = Job(
+                next_id,
+                DEFAULT_WORKSPACE,
+                new.kind,
+                queue,
+                by,
+                "queued",
+                new.priority if new.priority is not None else PRIORITIES["ingest"],
+                new.title,
+                orjson.dumps(new.tags).decode() if new.tags else None,
+                new.subject,
+                new.target,
+                new.dedupe_key,
+                new.parent_id,
+                new.max_attempts if new.max_attempts is not None else self._rules.attempts_for(new.kind),
+                new.budget_usd,
+                self._now,
+                max(new.run_at, self._now) if new.run_at is not None else self._now + new.delay_ms,
+                op.actor.kind,
+                op.actor.id,
+                op.actor.via,
+                op.schema_hash,
+            )
+            next_id += 1
+            jobs.append(job)
+            bodies.append((job.id, new.payload))
+            if new.dedupe_key is not None:
+                by_key[new.dedupe_key] = job
+            if new.target is not None:
+                by_target[(new.kind, new.target)] = job
+            if new.dedupe_key is not None or new.target is not None:
+                self._jobs[job.id] = job
+            self._note("job_state_changed", "enqueue", None, job, op.actor)
+            replies.append(Enqueued(job, True))
+        if jobs:
+            self._db.executemany(_INSERT_JOB, [job[:ENQUEUED] for job in jobs])
+            self._db.executemany("insert into payloads (job_id, body) values (?, ?)", bodies)
+        return replies
+
+    def _check_parent(self, op: Enqueue) -> None:
+        parent_id = op.new.parent_id
+        if parent_id is None:
+            return
+        parent = self._jobs.get(parent_id)
+        if parent is None:
+            raise NotFound(f"parent_id {parent_id}: there is no such job. Leave parent_id out, or name a job that exists.")
+        if op.held_by is not None and (
+            parent.state != "running" or parent.holder != op.held_by or (parent.lease_expires or 0) <= self._now
+        ):
+            raise Forbidden(
+                f"An agent may add children only to a job it holds; job {parent_id} is not held by {op.held_by}. "
+                "Lease it first, or use a token that also has the role user."
+            )
+
+    def _queue_labels(self, subjects: set[str]) -> dict[str, tuple[str | None, str | None]]:
+        if not subjects:
+            return {}
+        rows = self._db.execute(
+            "select subject, layer, value from labels where key = ? and subject in (select value from json_each(?))",
+            (QUEUE_LABEL, _json(subjects)),
+        ).fetchall()
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for subject, layer, value in rows:
+            human, machine = found.get(subject, (None, None))
+            found[subject] = (value, machine) if layer == "human" else (human, value)
+        return found
+
+    # What hands jobs out.
+
+    def _claim(self, op: Claim) -> Claimed:
+        self._sweep(_DUE_SWEEPS_IN_CLAIM)
+        leases: list[list[Leased]] = []
+        exhausted: set[Any] = set()
+        short: list[Want] = []
+        wants = op.wants
+        at = 0
+        while at < len(wants):
+            # Requests with the same filter that stand one behind the other are served by one pick.
+            filter = wants[at].filter
+            end = at + 1
+            while end < len(wants) and wants[end].filter == filter:
+                end += 1
+            run = wants[at:end]
+            at = end
+            total = sum(want.max for want in run)
+            ids = [] if filter in exhausted else self._pick(run[0], total)
+            if len(ids) < total:
+                if filter not in exhausted:
+                    short.append(run[0])
+                exhausted.add(filter)
+            leases.extend(self._hand_out(run, ids))
+        if self._more:
+            return Claimed(leases, self._now)
+        return Claimed(leases, self._next_at(short) if short else None)
+
+    def _pick(self, want: Want, total: int) -> list[int]:
+        ids: list[int] = []
+        for _ in range(_REFUSALS_IN_CLAIM):
+            rows = self._db.execute(claim.PICK, self._filter(want) | {"n": total - len(ids)}).fetchall()
+            picked = [row[0] for row in rows]
+            for job_id, body, job in self._rows_with_payload(picked):
+                problems = self._misfit(job, body)
+                if problems:
+                    picked.remove(job_id)
+                    self._write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
+            refused = len(rows) - len(picked)
+            ids += picked
+            if not refused:
+                break
+            self._flush()
+            if ids:
+                self._more = True
+                break  # hand out what there is; what is still wanted is asked for again at once
+        return ids
+
+    def _rows_with_payload(self, ids: list[int]) -> list[tuple[int, str, Job]]:
+        if not ids:
+            return []
+        rows = self._db.execute(_LEASED_BY_ID, (_json(ids),)).fetchall()
+        found: list[tuple[int, str, Job]] = []
+        for row in rows:
+            job = Job._make(row[1:])
+            self._jobs[job.id] = job
+            found.append((job.id, row[0], job))
+        self._payloads = {job_id: body for job_id, body, _ in found}
+        return found
+
+    def _misfit(self, job: Job, body: str) -> list[dict[str, str]]:
+        kind = self._rules.kinds.get(job.kind)
+        schema = kind.payload_schema if kind else None
+        if schema is None or schema.hash == job.schema_hash:
+            return []
+        return schema.problems(orjson.loads(body))
+
+    def _hand_out(self, run: list[Want], ids: list[int]) -> list[list[Leased]]:
+        nonces = moves.new_nonces(len(ids)) if ids else []
+        handed: list[list[Leased]] = []
+        at = 0
+        for want in run:
+            mine: list[Leased] = []
+            for job_id, nonce in zip(ids[at : at + want.max], nonces[at : at + want.max], strict=True):
+                job = self._jobs[job_id]
+                lease_ms = want.lease_ms or round(self._rules.lease_for(job.kind) * 1000)
+                move = moves.claim(
+                    job,
+                    agent=want.agent,
+                    holder=want.holder,
+                    lease_ms=lease_ms,
+                    nonce=nonce,
+                    now=self._now,
+                    rules=self._rules,
+                )
+                after = self._write(job, move, want.actor)
+                self._begun.append((job_id, after.epoch, after.attempts, want.agent, want.holder, nonce, self._now))
+                kind = self._rules.kinds.get(job.kind)
+                mine.append(Leased(after, self._payloads[job_id], kind.instructions if kind else None))
+                if job.kind not in self._known_kinds and job.kind not in self.new_kinds:
+                    self.new_kinds.add(job.kind)
+                    self._db.execute(
+                        "insert into leased_kinds values (?, ?) on conflict do nothing", (job.kind, self._now)
+                    )
+            at += want.max
+            handed.append(mine)
+        self._flush()
+        return handed
+
+    def _next_at(self, short: list[Want]) -> int | None:
+        times = [self._db.execute(claim.NEXT_RUN, self._filter(want)).fetchone()[0] for want in short]
+        times.append(self._db.execute(claim.NEXT_EXPIRY).fetchone()[0])
+        return min((t for t in times if t is not None), default=None)
+
+    def _filter(self, want: Want) -> dict[str, Any]:
+        return {
+            "now": self._now,
+            "queues": _json(want.queues) if want.queues is not None else None,
+            "kinds": _json(want.kinds) if want.kinds is not None else None,
+            "not_kinds": _json(want.not_kinds) if want.not_kinds else None,
+            "caps": self._rules.caps,
+        }
+
+    # Everything else.
+
+    def _administer(self, op: Any) -> Reply:
+        now = self._now
+        if isinstance(op, SetPaused):
+            row = self._db.execute("select paused from queue_state where queue = ?", (op.queue,)).fetchone()
+            if bool(row and row[0]) == op.paused:
+                return False
+            self._db.execute(
+                "insert into queue_state values (?1, ?2, ?3) on conflict do update set paused = ?2, at = ?3",
+                (op.queue, int(op.paused), now),
+            )
+            self._note_other("queue_state_changed", "pause" if op.paused else "resume", op.queue, op.actor)
+            return True
+        if isinstance(op, KeepLabels):
+            self._label(op.labels)
+            return None
+        if isinstance(op, Recover):
+            until = now + op.grace_ms
+            done = self._db.execute(
+                "update jobs set lease_expires = ? where state = 'running' and lease_expires < ?", (until, until)
+            )
+            return done.rowcount
+        if isinstance(op, AddToken):
+            return self._add_token(op)
+        if isinstance(op, SeeAgents):
+            self._db.executemany(
+                "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6) on conflict do update set last_seen = max(last_seen, ?3), "
+                "leased = leased + ?4, succeeded = succeeded + ?5, failed = failed + ?6",
+                op.agents,
+            )
+            return None
+        if isinstance(op, Register):
+            self._db.execute("delete from processes where seen_at <= ?", (now - LIVING_MS,))
+            self._db.execute(
+                f"insert into processes values ({_marks(len(op.row))}) on conflict do update set seen_at = excluded.seen_at",
+                op.row,
+            )
+            return [ProcessRow._make(row) for row in self._db.execute("select * from processes").fetchall()]
+        assert isinstance(op, Unregister)
+        self._db.execute("delete from processes where process = ?", (op.process,))
+        return None
+
+    def _add_token(self, op: AddToken) -> Reply:
+        if self._db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
+            raise Conflict(f"A token named {op.name} exists or existed; a name is never used again. Choose another name.")
+        row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, self._now, op.expires_at, None)
+        self._db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?)", row)
+        self._note_other("token_changed", "create", op.name, op.actor)
+        return row
+
+    def _revoke(self, op: RevokeToken) -> Reply:
+        row = self._db.execute("select * from tokens where name = ?", (op.name,)).fetchone()
+        if row is None:
+            raise NotFound(f"There is no token named {op.name}. See `oaken token list`.")
+        token = TokenRow._make(row)
+        if token.revoked_at is None:
+            token = token._replace(revoked_at=self._now)
+            self._db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
+            self._note_other("token_changed", "revoke", op.name, op.actor)
+        held = self._db.execute("select id from jobs where state = 'running' and holder = ?", (op.name,)).fetchall()
+        self._load([row[0] for row in held])
+        for (job_id,) in held:
+            job = self._jobs[job_id]
+            if job.state == "running" and job.holder == op.name:
+                self.release(job, op.actor)
+        return token
+
+    def release(self, job: Job, actor: Actor) -> None:
+        """Gives a running job back unharmed although its holder did not ask."""
+        changes = {"state": "queued", "attempts": job.attempts - 1, **moves.FREED}
+        if job.cancelling:
+            changes = {"state": "cancelled", "reason": "cancelled_by_user", "finished_at": self._now, **moves.FREED}
+        move = Move("release", changes, "released")
+        self._write(job, move, actor)
+        self._ended.append((self._now, "released", None, None, None, None, None, None, None, job.id, job.epoch))
+
+    def _keep(self, effect: Effect, job: Job) -> None:
+        if isinstance(effect, SpawnJob):
+            parent = job.parent_id if job.parent_id is not None else job.id
+            schema = self._rules.kinds[effect.new.kind].payload_schema if effect.new.kind in self._rules.kinds else None
+            actor = Actor("system", job.kind, "worker")
+            self._spawned.append(Enqueue(replace(effect.new, parent_id=parent), actor, schema.hash if schema else None))
+        elif isinstance(effect, KeepDocument):
+            self._db.execute(
+                "insert into documents values (?, ?, ?, ?, ?) on conflict do nothing",
+                (effect.document, effect.title, len(effect.text), effect.text, self._now),
+            )
+        elif isinstance(effect, KeepSource):
+            self._db.execute(
+                "insert into document_sources values (?, ?, ?) on conflict do nothing",
+                (effect.document, effect.source, self._now),
+            )
+        elif isinstance(effect, KeepVector):
+            self._db.execute(
+                "insert into embeddings values (?1, ?2, ?3, ?4) on conflict do update set vector = ?3, at = ?4",
+                (effect.document, effect.model, orjson.dumps(effect.vector).decode(), self._now),
+            )
+        else:
+            self._label(effect)
+
+    def _label(self, labels: SetLabels) -> None:
+        for key, value in labels.labels.items():
+            if value:
+                self._db.execute(
+                    "insert into labels values (?1, ?2, ?3, ?4, ?5) on conflict do update set value = ?4, at = ?5",
+                    (labels.subject, labels.layer, key, value, self._now),
+                )
+            else:
+                self._db.execute(
+                    "delete from labels where subject = ? and layer = ? and key = ?", (labels.subject, labels.layer, key)
+                )
+
+    # Rows in memory, and how they are written.
+
+    def _known(self, job_id: int) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFound(f"There is no job {job_id}. See the list of jobs for the ids there are.", job_id=job_id)
+        return job
+
+    def _load(self, ids: Iterable[int]) -> None:
+        missing = [job_id for job_id in ids if job_id not in self._jobs]
+        if missing:
+            for row in self._db.execute(_JOBS_BY_ID, (_json(missing),)).fetchall():
+                self._jobs[row[0]] = Job._make(row)
+
+    def _write(self, before: Job, move: Move, actor: Actor) -> Job:
+        after = self._set(before, move.changes)
+        if after.state != before.state or after.cancelling != before.cancelling or move.verb == "requeue":
+            # `cancel` of a running job and `requeue` of a queued one change no state, but are changes all the same.
+            assert allowed(move.verb, before.state, after.state), (move.verb, before.state, after.state)
+            self._note("job_state_changed", move.verb, before, after, actor)
+        return after
+
+    def _set(self, job: Job, changes: dict[str, Any]) -> Job:
+        after = job._replace(**changes)
+        self._jobs[job.id] = after
+        pending = self._changes.get(job.id)
+        self._changes[job.id] = {**pending, **changes} if pending else changes
+        return after
+
+    def _note(self, event: str, verb: str, before: Job | None, after: Job, actor: Actor) -> None:
+        self._activity.append(
+            (
+                self._now,
+                event,
+                verb,
+                after.id,
+                None,
+                before.state if before else None,
+                after.state,
+                after.epoch,
+                after.attempts,
+                after.percent if event == "job_progress" else None,
+                *actor,
+            )
+        )
+
+    def _note_other(self, event: str, verb: str, name: str, actor: Actor) -> None:
+        self._activity.append((self._now, event, verb, None, name, None, None, None, None, None, *actor))
+
+    def _flush(self) -> None:
+        db = self._db
+        if self._changes:
+            shapes: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
+            for job_id, changes in self._changes.items():
+                shapes[tuple(changes)].append((*changes.values(), job_id))
+            for columns, rows in shapes.items():
+                db.executemany(f"update jobs set {', '.join(f'{c} = ?' for c in columns)} where id = ?", rows)
+            self._changes = {}
+        if self._begun:
+            db.executemany(_INSERT_ATTEMPT, self._begun)
+            self._begun = []
+        if self._ended:
+            db.executemany(_END_ATTEMPT, self._ended)
+            self._ended = []
+        if self._results:
+            db.executemany("insert or replace into results (job_id, body) values (?, ?)", self._results)
+            self._results = []
+        if self._progress:
+            db.executemany("insert into progress (job_id, at, percent, message, epoch) values (?, ?, ?, ?, ?)", self._progress)
+            self._progress = []
+        if self._activity:
+            db.executemany(_INSERT_ACTIVITY, self._activity)
+            self._activity = []
+
+
+def _named(ops: Iterable[Any]) -> set[int]:
+    """Ids of the jobs that these operations name."""
+    found: set[int] = set()
+    for op in ops:
+        if isinstance(op, (Finish, Beat)):
+            found.add(op.ref.job_id)
+        elif isinstance(op, Cancel):
+            found.add(op.job_id)
+    return found
+
+
+def _json(values: Iterable[Any]) -> str:
+    return orjson.dumps(list(values)).decode()

@@ -1,0 +1,205 @@
+"""How things look as JSON: the same wherever they are shown. Names are part of the interface."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from oaken_jobs.grading import grade
+from oaken_jobs.kinds import Kind, Rules
+from oaken_jobs.model import Activity, AgentRow, Attempt, Grade, Job, Json, Leased, ProgressRow, Queue
+from oaken_jobs.store.base import Document, TokenRow
+
+
+def iso(ms: int | None) -> str | None:
+    """A moment as text: UTC, milliseconds, `Z`.
+
+    >>> iso(1_764_417_600_000)
+    '2025-11-29T12:00:00.000Z'
+    """
+    if ms is None:
+        return None
+    seconds, rest = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+def job_grade(job: Job, rules: Rules, now: int) -> Grade | None:
+    """The stored grade of a final job, the computed one of a live job."""
+    if job.final:
+        if job.grade is None:
+            return None
+        return Grade(job.grade, job.grade_why or "", job.grade_version or 0)  # type: ignore[arg-type]
+    return grade(job, rules.kinds.get(job.kind), None, now)
+
+
+def job(
+    job: Job, rules: Rules, now: int, *, payload: str | None = None, result: str | None = None, bodies: bool = False
+) -> Json:
+    """A job as the interface shows it. With `bodies`, payload and result (JSON text) are put in."""
+    graded = job_grade(job, rules, now)
+    shown: Json = {
+        "id": job.id,
+        "workspace": job.workspace,
+        "kind": job.kind,
+        "queue": job.queue,
+        "routed_by": job.routed_by,
+        "state": job.state,
+        "cancelling": bool(job.cancelling),
+        "reason": job.reason,
+        "waits": _waits(job, now),
+        "priority": job.priority,
+        "title": job.title,
+        "tags": orjson.loads(job.tags) if job.tags else [],
+        "subject": job.subject,
+        "target": job.target,
+        "dedupe_key": job.dedupe_key,
+        "serial_key": None,
+        "parent_id": job.parent_id,
+    }
+    if bodies:
+        shown["payload"] = orjson.loads(payload) if payload is not None else {}
+        shown["result"] = orjson.loads(result) if result is not None else None
+    running = job.state == "running"
+    shown |= {
+        "produced_by": job.produced_by,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "lost": job.lost,
+        "deferrals": job.deferrals,
+        "coalesced": job.coalesced,
+        "created_at": iso(job.created_at),
+        "run_at": iso(job.run_at),
+        "started_at": iso(job.started_at),
+        "finished_at": iso(job.finished_at),
+        "expires_at": None,
+        "actor": {"kind": job.actor_kind, "id": job.actor_id, "via": job.actor_via},
+        "agent": job.agent,
+        "lease": {"agent": job.agent, "expires_at": iso(job.lease_expires), "epoch": job.epoch} if running else None,
+        "progress": (
+            {"percent": job.percent, "message": job.message, "at": iso(job.progress_at)}
+            if job.progress_at is not None
+            else None
+        ),
+        "question": None,
+        "last_error": job.last_error,
+        "usage": orjson.loads(job.usage) if job.usage else None,
+        "cost_usd": job.cost_usd,
+        "budget_usd": job.budget_usd,
+        "grade": {"grade": graded.grade, "why": graded.why, "version": graded.version} if graded else None,
+    }
+    return shown
+
+
+def _waits(job: Job, now: int) -> list[Json]:
+    """What the job's own row says of why it does not run."""
+    if job.state != "queued" or job.run_at <= now:
+        return []
+    code = "retry" if job.attempts else "delayed"
+    seconds = max(1, round((job.run_at - now) / 1000))
+    text = f"retry in {seconds} s" if job.attempts else f"runs in {seconds} s"
+    return [{"code": code, "text": text, "until": iso(job.run_at)}]
+
+
+def leased(lease: Leased, rules: Rules, now: int) -> Json:
+    """A lease with its job, payload included."""
+    shown: Json = {
+        "lease_id": lease.lease_id,
+        "expires_at": iso(lease.job.lease_expires),
+        "job": job(lease.job, rules, now, payload=lease.payload, bodies=True),
+    }
+    if lease.instructions is not None:
+        shown["instructions"] = lease.instructions
+    return shown
+
+
+def attempt(row: Attempt) -> Json:
+    return {
+        "epoch": row.epoch,
+        "attempt": row.attempt,
+        "agent": row.agent,
+        "started_at": iso(row.started_at),
+        "ended_at": iso(row.ended_at),
+        "outcome": row.outcome,
+        "error": row.error,
+        "usage": orjson.loads(row.usage) if row.usage else None,
+        "cost_usd": row.cost_usd,
+        "produced_by": row.produced_by,
+    }
+
+
+def progress(row: ProgressRow) -> Json:
+    return {"at": iso(row.at), "percent": row.percent, "message": row.message, "epoch": row.epoch}
+
+
+def activity(row: Activity) -> Json:
+    data: Json = {"verb": row.verb}
+    for name in ("job_id", "name", "from_state", "to_state", "epoch", "attempt", "percent"):
+        value: Any = getattr(row, name)
+        if value is not None:
+            data[{"from_state": "from", "to_state": "to"}.get(name, name)] = value
+    data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
+    return {"id": str(row.id), "ts": iso(row.at), "kind": row.event, "data": data}
+
+
+def queue(row: Queue) -> Json:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "workers": row.workers,
+        "by_label": row.by_label,
+        "hidden": row.hidden,
+        "configured": row.configured,
+        "paused": row.paused,
+        "counts": {state: row.counts.get(state, 0) for state in ("queued", "running", "succeeded", "failed", "cancelled")},
+    }
+
+
+def agent(row: AgentRow) -> Json:
+    return {
+        "agent": row.agent,
+        "name": row.name,
+        "first_seen": iso(row.first_seen),
+        "last_seen": iso(row.last_seen),
+        "holds": list(row.holds),
+        "leased": row.leased,
+        "succeeded": row.succeeded,
+        "failed": row.failed,
+    }
+
+
+def kind(row: Kind) -> Json:
+    return {
+        "name": row.name,
+        "payload_schema": row.payload_schema.source if row.payload_schema else None,
+        "result_schema": row.result_schema.source if row.result_schema else None,
+        "instructions": row.instructions,
+        "limit": row.limit,
+        "lease_seconds": row.lease_seconds,
+        "max_attempts": row.max_attempts,
+        "on_lost": row.on_lost,
+        "internal": row.internal,
+    }
+
+
+def token(row: TokenRow) -> Json:
+    """Never the secret, nor its hash."""
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "roles": row.roles.split(","),
+        "created_at": iso(row.created_at),
+        "expires_at": iso(row.expires_at),
+        "revoked_at": iso(row.revoked_at),
+    }
+
+
+def document(row: Document) -> Json:
+    return {
+        "document": row.document,
+        "title": row.title,
+        "characters": row.characters,
+        "created_at": iso(row.created_at),
+        "sources": list(row.sources),
+    }

@@ -1,0 +1,50 @@
+"""Oaken over HTTP: the service, and what talks to it. `Client` makes calls, `Worker` does jobs."""
+
+from oaken_jobs.errors import (
+    BadJson,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+    MethodNotAllowed,
+    Misdirected,
+    NotFound,
+    OakenError,
+    PayloadInvalid,
+    RateLimited,
+    ResultInvalid,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from oaken_jobs.worker import Deferred, Done, JobContext, PermanentJobError
+from oaken_swarm.client import Client
+from oaken_swarm.worker import Worker
+
+__all__ = [
+    "BadJson",
+    "Client",
+    "ConfigError",
+    "Conflict",
+    "Deferred",
+    "Done",
+    "Forbidden",
+    "InvalidRequest",
+    "JobContext",
+    "LeaseLost",
+    "MethodNotAllowed",
+    "Misdirected",
+    "NotFound",
+    "OakenError",
+    "PayloadInvalid",
+    "PermanentJobError",
+    "RateLimited",
+    "ResultInvalid",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedMediaType",
+    "Worker",
+]

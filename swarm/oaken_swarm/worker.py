@@ -1,0 +1,119 @@
+"""A worker of one's own: leases jobs of the kinds it has handlers for from a server, and does them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, TypeVar
+
+from oaken_jobs import worker as core
+from oaken_swarm.client import Client
+from oaken_swarm.transport import HttpTransport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Worker:
+    """Leases and does jobs of the server at `url` as `agent`, which is the name of its token.
+
+    `url` and `token` come from `OAKEN_URL` and `OAKEN_TOKEN` unless given. `instance` tells workers of one name apart;
+    unless given it is made of host, process and chance. `queues` limits where jobs are taken from. Seconds:
+    `lease_seconds` (unless given, the kind's), and `grace` for running handlers when the worker stops.
+
+        worker = Worker("http://127.0.0.1:8787", agent="embedder", token="…")
+
+        @worker.handler("embed", concurrency=4)
+        async def embed(job):
+            return {"vector": [0.1, 0.2]}
+
+        worker.run()
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        agent: str | None = None,
+        token: str | None = None,
+        *,
+        instance: str | None = None,
+        queues: Sequence[str] | None = None,
+        lease_seconds: float | None = None,
+        grace: float = 30.0,
+        client: Client | None = None,
+    ) -> None:
+        """`client` is for tests. Raises `ConfigError` for a URL that is none, ValueError without an agent's name."""
+        if not agent:
+            raise ValueError('a worker needs the name of its token as agent, for instance agent="embedder"')
+        self.agent = agent if "/" in agent else f"{agent}/{instance or _instance()}"
+        self._handlers = core.Handlers()
+        self._loop = core.Worker(
+            HttpTransport(client or Client(url, token, tries=1), self.agent),
+            self._handlers,
+            queues=queues,
+            lease_seconds=lease_seconds,
+            grace=grace,
+        )
+        self._stop: asyncio.Task[None] | None = None
+
+    def handler(self, kind: str, concurrency: int = 1) -> Callable[[F], F]:
+        """Registers `async def f(job) -> dict | None | Done`, at most `concurrency` of it at once.
+
+        A plain function runs in a thread.
+        """
+        return self._handlers.handler(kind, concurrency)
+
+    def batch_handler(self, kind: str, max: int = 64, linger: float = 0.05) -> Callable[[F], F]:
+        """Registers `async def f(jobs) -> list`: for each job, in order, a dict, None, `Done` or an exception.
+
+        One batch at a time of up to `max` jobs. A batch that is not full waits up to `linger` seconds for more.
+        """
+        return self._handlers.batch_handler(kind, max, linger)
+
+    def run(self) -> None:
+        """Works until SIGINT or SIGTERM, then stops in order; a second one leaves at once.
+
+        Raises the error if the server refuses this worker for good: `Unauthenticated`, `Forbidden`, `InvalidRequest`.
+        """
+        asyncio.run(self._run_until_signalled())
+
+    async def run_async(self) -> None:
+        """Works until stopped or cancelled, on the caller's loop, handling no signals. Raises as `run` does."""
+        await self._loop.run()
+
+    async def stop(self) -> None:
+        """Takes nothing new, gives running handlers their grace, then cancels them and releases their jobs."""
+        await self._loop.stop()
+
+    async def _run_until_signalled(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            await self.run_async()
+            return
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            # From here on the system has its own way: a second signal ends the process, whatever handlers do.
+            for each in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(each, signal.SIG_DFL)
+            loop.call_soon_threadsafe(self._stop_soon)
+
+        before = {each: signal.signal(each, on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            await self.run_async()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler if handler is not None else signal.SIG_DFL)
+
+    def _stop_soon(self) -> None:
+        self._stop = asyncio.get_running_loop().create_task(self.stop())
+
+
+def _instance() -> str:
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:32].strip("-.") or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"

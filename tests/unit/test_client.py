@@ -1,0 +1,545 @@
+"""What the client makes of answers and of their absence, against answers that each test scripts."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from oaken_jobs import errors
+from oaken_jobs.clock import FakeClock
+from oaken_jobs.errors import (
+    BadJson,
+    ConfigError,
+    InvalidRequest,
+    LeaseLost,
+    OakenError,
+    RateLimited,
+    ResultInvalid,
+    Unavailable,
+)
+from oaken_jobs.model import SetLabels
+from oaken_jobs.worker import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release
+from oaken_swarm import Client, Worker
+from oaken_swarm.transport import HttpTransport
+
+URL = "http://oaken.test:8787"
+
+
+class QuickClock(FakeClock):
+    """A clock that is moved by whoever sleeps, and remembers for how long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
+
+
+class Server:
+    """Gives scripted answers in order, the last one for ever, and remembers what was asked."""
+
+    def __init__(self, *answers: httpx2.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx2.Request] = []
+        self.clock = QuickClock()
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self, **options: Any) -> Client:
+        return Client(
+            URL, "secret", transport=httpx2.MockTransport(self), clock=self.clock, rng=random.Random(1), **options
+        )
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        return [(request.method, request.url.raw_path.decode()) for request in self.requests]
+
+    def body(self, index: int = -1) -> Any:
+        return orjson.loads(self.requests[index].content)
+
+
+def ok(body: Any = None, status: int = 200) -> httpx2.Response:
+    return httpx2.Response(status, json={"job": {"id": 1}} if body is None else body)
+
+
+def problem(code: str, status: int, headers: dict[str, str] | None = None, **more: Any) -> httpx2.Response:
+    body = {"type": "about:blank", "title": "T", "status": status, "detail": "what was wrong", "code": code, **more}
+    return httpx2.Response(
+        status, content=orjson.dumps(body), headers={"Content-Type": "application/problem+json", **(headers or {})}
+    )
+
+
+# Errors
+
+CODES = sorted(
+    (cls.code, cls.status)
+    for cls in OakenError.__subclasses__()
+    if cls.__module__ == errors.__name__ and cls.code != "config"
+)
+
+
+@pytest.mark.parametrize(("code", "status"), CODES)
+async def test_each_code_becomes_its_class(code: str, status: int) -> None:
+    async with Server(problem(code, status, field="kind")).client(tries=1) as client:
+        with pytest.raises(OakenError) as raised:
+            await client.enqueue("echo")
+    error = raised.value
+    assert type(error).code == code
+    assert (error.code, error.status, error.message, error.details) == (
+        code,
+        status,
+        "what was wrong",
+        {"field": "kind"},
+    )
+
+
+async def test_a_code_of_a_later_version_keeps_its_name_and_takes_the_class_of_its_status() -> None:
+    async with Server(problem("too_shiny", 422)).client() as client:
+        with pytest.raises(InvalidRequest) as raised:
+            await client.job(1)
+    assert (raised.value.code, raised.value.status) == ("too_shiny", 422)
+
+
+async def test_members_that_are_named_like_arguments_are_details() -> None:
+    answer = problem("result_invalid", 422, message="m", self="s", errors=[{"path": "/a", "rule": "type"}])
+    async with Server(answer).client() as client:
+        with pytest.raises(ResultInvalid) as raised:
+            await client.complete("1-1-x", {"a": 1})
+    assert raised.value.details == {"message": "m", "self": "s", "errors": [{"path": "/a", "rule": "type"}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "cls", "status"),
+    [
+        (httpx2.Response(502, html="<h1>Bad Gateway</h1>"), Unavailable, 502),
+        (httpx2.Response(500, text="boom"), OakenError, 500),
+        (httpx2.Response(404, json=["not", "a", "problem"]), errors.NotFound, 404),
+        (httpx2.Response(401), errors.Unauthenticated, 401),
+    ],
+)
+async def test_answers_that_are_no_problem_are_read_kindly(
+    answer: httpx2.Response, cls: type[OakenError], status: int
+) -> None:
+    async with Server(answer).client(tries=1) as client:
+        with pytest.raises(cls) as raised:
+            await client.job(1)
+    assert raised.value.status == status
+    assert "oaken.test" in raised.value.message
+
+
+@pytest.mark.parametrize("answer", [httpx2.Response(200, html="<p>hello</p>"), httpx2.Response(200, json=[1])])
+async def test_a_success_that_is_no_json_object_is_no_success(answer: httpx2.Response) -> None:
+    async with Server(answer).client() as client:
+        with pytest.raises(OakenError, match="Is that an Oaken server"):
+            await client.job(1)
+
+
+async def test_an_empty_success_is_an_empty_object() -> None:
+    async with Server(httpx2.Response(204)).client() as client:
+        assert await client.revoke_token("worker") == {}
+
+
+async def test_what_is_no_json_is_refused_before_it_is_sent() -> None:
+    server = Server(ok())
+    async with server.client() as client:
+        with pytest.raises(BadJson):
+            await client.enqueue("echo", {"when": object()})
+    assert server.requests == []
+
+
+# Tries
+
+REFUSED = httpx2.ConnectError("refused")
+LOST = httpx2.ReadError("lost")
+SILENT = httpx2.ReadTimeout("silent")
+
+Call = Callable[[Client], Any]
+
+HARMLESS: dict[str, Call] = {
+    "job": lambda c: c.job(1),
+    "heartbeat": lambda c: c.heartbeat("1-1-x"),
+    "complete": lambda c: c.complete("1-1-x", {}),
+    "fail": lambda c: c.fail("1-1-x", "no"),
+    "defer": lambda c: c.defer("1-1-x", 5),
+    "release": lambda c: c.release("1-1-x"),
+    "cancelled": lambda c: c.cancelled("1-1-x"),
+    "cancel": lambda c: c.cancel(1),
+    "pause": lambda c: c.pause_queue("default"),
+    "labels": lambda c: c.set_labels("note:1", {"queue": "side"}),
+    "enqueue with a key": lambda c: c.enqueue("echo", {}, dedupe_key="k"),
+    "many with keys": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}]),
+    "batch of endings": lambda c: c.batch([{"op": "complete", "lease_id": "1-1-x"}]),
+}
+ONCE: dict[str, Call] = {
+    "enqueue": lambda c: c.enqueue("echo"),
+    "many": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}, {"kind": "echo"}]),
+    "requeue": lambda c: c.requeue(1),
+    "lease": lambda c: c.lease(),
+    "report": lambda c: c.report("1-1-x", 5),
+    "heartbeat with progress": lambda c: c.heartbeat("1-1-x", progress={"percent": 1}),
+    "batch with progress": lambda c: c.batch([{"op": "progress", "lease_id": "1-1-x"}]),
+    "intake": lambda c: c.intake("text"),
+    "token": lambda c: c.create_token("worker", ["agent"]),
+}
+
+
+@pytest.mark.parametrize("call", HARMLESS.values(), ids=HARMLESS.keys())
+@pytest.mark.parametrize("failure", [REFUSED, LOST, SILENT, problem("unavailable", 503), problem("rate_limited", 429)])
+async def test_a_call_whose_repeat_is_harmless_is_repeated(call: Call, failure: Any) -> None:
+    server = Server(failure, failure, ok())
+    async with server.client() as client:
+        await call(client)
+    assert len(server.requests) == 3
+    assert len(server.clock.slept) == 2
+    assert 0.125 <= server.clock.slept[0] <= 0.25 <= server.clock.slept[1] <= 0.5
+
+
+@pytest.mark.parametrize("call", ONCE.values(), ids=ONCE.keys())
+@pytest.mark.parametrize("failure", [LOST, SILENT, problem("unavailable", 503)])
+async def test_a_call_that_may_have_been_carried_out_is_not_repeated(call: Call, failure: Any) -> None:
+    server = Server(failure, ok())
+    async with server.client() as client:
+        with pytest.raises(Unavailable) as raised:
+            await call(client)
+    assert len(server.requests) == 1
+    if isinstance(failure, Exception):
+        assert raised.value.details == {"url": URL, "sent": True}
+        assert "unknown" in raised.value.message
+
+
+@pytest.mark.parametrize("call", ONCE.values(), ids=ONCE.keys())
+@pytest.mark.parametrize("failure", [REFUSED, problem("rate_limited", 429)])
+async def test_a_call_that_was_certainly_not_carried_out_is_repeated(call: Call, failure: Any) -> None:
+    server = Server(failure, ok())
+    async with server.client() as client:
+        await call(client)
+    assert len(server.requests) == 2
+
+
+async def test_tries_are_bounded_and_the_last_error_says_where_and_what_to_do() -> None:
+    server = Server(REFUSED)
+    async with server.client(tries=3) as client:
+        with pytest.raises(Unavailable) as raised:
+            await client.job(1)
+    assert len(server.requests) == 3
+    assert URL in raised.value.message
+    assert "oaken serve" in raised.value.message
+    assert raised.value.details["sent"] is False
+
+
+@pytest.mark.parametrize("code", ["lease_lost", "conflict", "not_found", "forbidden"])
+async def test_refusals_are_not_repeated(code: str) -> None:
+    server = Server(problem(code, errors.error_class(code).status), ok())
+    async with server.client() as client:
+        with pytest.raises(errors.error_class(code)):
+            await client.heartbeat("1-1-x")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Sun, 06 Nov 2044 08:49:47 GMT", "Date": "Sun, 06 Nov 2044 08:49:37 GMT"}, 10),
+        ({"Retry-After": "soon"}, 0),
+    ],
+)
+async def test_retry_after_is_honoured(headers: dict[str, str], seconds: float) -> None:
+    server = Server(problem("unavailable", 503, headers), ok())
+    async with server.client() as client:
+        await client.job(1)
+    assert seconds < server.clock.slept[0] <= seconds + 0.25
+
+
+async def test_a_server_that_wants_to_be_left_alone_for_long_is() -> None:
+    server = Server(problem("rate_limited", 429, {"Retry-After": "3600"}), ok())
+    async with server.client() as client:
+        with pytest.raises(RateLimited) as raised:
+            await client.job(1)
+    assert raised.value.details == {"retry_after": 3600.0}
+    assert len(server.requests) == 1
+
+
+# What is sent
+
+
+async def test_calls_are_said_in_http() -> None:
+    server = Server(ok({"name": "me", "jobs": [], "leases": []}))
+    async with server.client() as client:
+        await client.enqueue("echo", {"a": 1}, subject="note:1")
+        await client.jobs(state=["queued", "running"], full=True, kind=None, limit=5)
+        await client.wait(7, 1.5)
+        await client.wait([1, 2])
+        await client.subject("note:1/ä")
+        await client.healthz()
+        await client.queues(all=True)
+        await client.requeue(3, queue="side")
+        await client.result(3)
+    assert server.asked == [
+        ("POST", "/v1/jobs"),
+        ("GET", "/v1/jobs?state=queued%2Crunning&full=1&limit=5"),
+        ("GET", "/v1/jobs/7/wait?seconds=1.5"),
+        ("GET", "/v1/jobs/wait?ids=1%2C2&seconds=30"),
+        ("GET", "/v1/subjects/note%3A1%2F%C3%A4"),
+        ("GET", "/healthz"),
+        ("GET", "/v1/queues?all=1"),
+        ("POST", "/v1/jobs/3/requeue"),
+        ("GET", "/v1/jobs/3/result"),
+    ]
+    assert server.body(0) == {"kind": "echo", "payload": {"a": 1}, "subject": "note:1"}
+    assert server.body(7) == {"queue": "side"}
+    assert server.requests[0].headers["Authorization"] == "Bearer secret"
+    assert server.requests[0].headers["Content-Type"] == "application/json"
+
+
+async def test_a_wait_has_its_own_time_on_top() -> None:
+    server = Server(ok({"leases": []}))
+    async with server.client(timeout=10) as client:
+        await client.lease(wait_seconds=20)
+        await client.heartbeat("1-1-x")
+    timeouts = [request.extensions["timeout"] for request in server.requests]
+    assert [timeout["read"] for timeout in timeouts] == [30, 10]
+    assert [timeout["connect"] for timeout in timeouts] == [10, 10]
+
+
+async def test_all_jobs_follows_the_cursor() -> None:
+    server = Server(
+        ok({"jobs": [{"id": 3}, {"id": 2}], "next_cursor": "c1"}), ok({"jobs": [{"id": 1}], "next_cursor": None})
+    )
+    async with server.client() as client:
+        assert [job["id"] async for job in client.all_jobs(kind="echo")] == [3, 2, 1]
+    assert server.asked == [("GET", "/v1/jobs?kind=echo"), ("GET", "/v1/jobs?kind=echo&cursor=c1")]
+
+
+async def test_an_instance_is_named_under_the_tokens_own_name_asked_for_once() -> None:
+    server = Server(ok({"name": "embedder"}), ok({"leases": []}))
+    async with server.client(instance="host-a") as client:
+        await client.lease(kinds=["embed"])
+        await client.lease(kinds=["embed"])
+    assert [path for _, path in server.asked] == ["/v1/me", "/v1/leases", "/v1/leases"]
+    assert server.body() == {"agent": "embedder/host-a", "kinds": ["embed"], "max": 1, "wait_seconds": 0}
+
+
+async def test_address_and_token_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAKEN_URL", "https://jobs.example.org/oaken/v1/")
+    monkeypatch.setenv("OAKEN_TOKEN", "from-env")
+    server = Server(ok())
+    async with Client(transport=httpx2.MockTransport(server)) as client:
+        await client.job(1)
+    assert str(server.requests[0].url) == "https://jobs.example.org/oaken/v1/jobs/1"
+    assert server.requests[0].headers["Authorization"] == "Bearer from-env"
+    monkeypatch.delenv("OAKEN_URL")
+    assert Client().url == "http://127.0.0.1:8787"
+
+
+@pytest.mark.parametrize("url", ["localhost:8787", "ftp://host", "http://", "/v1"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="should look like"):
+        Client(url)
+
+
+async def test_a_closed_client_opens_again() -> None:
+    client = Server(ok()).client()
+    await client.job(1)
+    await client.aclose()
+    await client.aclose()
+    await client.job(1)
+    await client.aclose()
+
+
+# The worker's transport over it
+
+LEASE = {
+    "lease_id": "5-3-x",
+    "expires_at": "2030-01-01T00:01:30.500Z",
+    "instructions": "be kind",
+    "job": {
+        "id": 5,
+        "kind": "embed",
+        "queue": "embed",
+        "subject": "note:1",
+        "attempts": 2,
+        "parent_id": 4,
+        "payload": {"a": 1},
+        "started_at": "2030-01-01T00:00:00.500Z",
+        "lease": {"epoch": 3},
+    },
+}
+
+
+def transport(server: Server) -> HttpTransport:
+    return HttpTransport(server.client(tries=1), "embedder/host-a")
+
+
+async def test_a_lease_becomes_an_item_whose_length_needs_no_common_clock() -> None:
+    server = Server(ok({"leases": [LEASE]}))
+    way = transport(server)
+    (item,) = await way.lease(queues=None, kinds=["embed"], max=2, lease_seconds=None, wait_seconds=20)
+    assert (item.lease_id, item.lease_seconds, item.job_id, item.kind, item.queue) == ("5-3-x", 90, 5, "embed", "embed")
+    assert (item.attempt, item.epoch, item.parent_id, item.subject) == (2, 3, 4, "note:1")
+    assert (item.payload, item.instructions) == ({"a": 1}, "be kind")
+    assert server.body() == {"agent": "embedder/host-a", "kinds": ["embed"], "max": 2, "wait_seconds": 20}
+    await way.aclose()
+
+
+async def test_beats_and_reports_tell_of_a_cancellation() -> None:
+    server = Server(
+        ok({"expires_at": "2030-01-01T00:00:00.000Z", "cancelling": True}), ok({"job": {"id": 5, "cancelling": True}})
+    )
+    way = transport(server)
+    assert await way.heartbeat("5-3-x") == Beat(cancelling=True)
+    assert await way.progress("5-3-x", 10, None) == Beat(cancelling=True)
+    assert server.body() == {"percent": 10}
+    await way.aclose()
+
+
+ENDINGS: list[tuple[Ending, str, dict[str, Any]]] = [
+    (Complete("1-1-x", Done({"a": 1}, produced_by="m")), "complete", {"result": {"a": 1}, "produced_by": "m"}),
+    (Complete("1-1-x", Done()), "complete", {"result": {}}),
+    (Fail("1-1-x", "no", permanent=True), "fail", {"error": "no", "permanent": True}),
+    (Fail("1-1-x", "no", retry_after=9), "fail", {"error": "no", "retry_after": 9}),
+    (Defer("1-1-x", 5), "defer", {"seconds": 5}),
+    (Release("1-1-x"), "release", {}),
+    (Cancelled("1-1-x"), "cancelled", {}),
+]
+
+
+@pytest.mark.parametrize(("ending", "verb", "body"), ENDINGS)
+async def test_each_ending_alone_and_in_a_batch_says_the_same(ending: Ending, verb: str, body: dict[str, Any]) -> None:
+    server = Server(ok(), ok({"results": [{"job": {}, "status": 200}, {"job": {}, "status": 200}]}))
+    way = transport(server)
+    assert await way.finish([ending]) == [None]
+    assert server.asked == [("POST", f"/v1/leases/1-1-x/{verb}")]
+    assert server.body() == body
+    assert await way.finish([ending, Release("2-1-x")]) == [None, None]
+    assert server.body()["ops"][0] == {"op": verb, "lease_id": "1-1-x", **body}
+    await way.aclose()
+
+
+async def test_a_batch_of_endings_has_an_answer_for_each() -> None:
+    lost = {"type": "about:blank", "title": "T", "status": 409, "detail": "not current", "code": "lease_lost"}
+    server = Server(ok({"results": [{"error": lost, "status": 409}, {"job": {}, "status": 200}]}))
+    way = transport(server)
+    effects = (SetLabels("note:1", "machine", {"queue": "side"}),)
+    told = await way.finish([Release("1-1-x"), Complete("2-1-x", Done({}, effects)), Release("3-1-x")])
+    assert isinstance(told[0], LeaseLost)
+    assert isinstance(told[1], InvalidRequest)
+    assert told[2] is None
+    assert [op["lease_id"] for op in server.body()["ops"]] == ["1-1-x", "3-1-x"]
+    await way.aclose()
+
+
+async def test_one_ending_that_cannot_be_sent_does_not_take_the_others_along() -> None:
+    server = Server(ok())
+    way = transport(server)
+    told = await way.finish([Complete("1-1-x", Done({"bad": object()})), Complete("2-1-x", Done({"good": 1}))])
+    assert isinstance(told[0], BadJson)
+    assert told[1] is None
+    assert server.asked == [("POST", "/v1/leases/2-1-x/complete")]
+    await way.aclose()
+
+
+async def test_a_batch_too_large_is_sent_one_by_one() -> None:
+    server = Server(problem("too_large", 413), ok())
+    way = transport(server)
+    assert await way.finish([Release("1-1-x"), Release("2-1-x")]) == [None, None]
+    assert [path for _, path in server.asked] == [
+        "/v1/leases/batch",
+        "/v1/leases/1-1-x/release",
+        "/v1/leases/2-1-x/release",
+    ]
+    await way.aclose()
+
+
+# The worker
+
+
+def test_a_worker_has_an_instance_of_its_own() -> None:
+    one, two = Worker(URL, agent="embedder"), Worker(URL, agent="embedder")
+    assert one.agent.startswith("embedder/")
+    assert one.agent != two.agent
+    assert Worker(URL, agent="embedder", instance="host-a").agent == "embedder/host-a"
+    with pytest.raises(ValueError, match="agent"):
+        Worker(URL)
+
+
+async def test_a_worker_leases_does_and_finishes_over_http() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append((request.url.path, orjson.loads(request.content)))
+        if request.url.path == "/v1/leases":
+            return ok({"leases": [LEASE]}) if len(asked) == 1 else problem("unauthenticated", 401)
+        return ok()
+
+    asked: list[tuple[str, Any]] = []
+    client = Client(URL, "secret", tries=1, transport=httpx2.MockTransport(answer))
+    worker = Worker(agent="embedder", instance="host-a", client=client)
+
+    @worker.handler("embed")
+    async def _(job: Any) -> dict[str, Any]:
+        return {"seen": job.payload}
+
+    with pytest.raises(errors.Unauthenticated):
+        await worker.run_async()
+    assert asked[1] == ("/v1/leases/5-3-x/complete", {"result": {"seen": {"a": 1}}})
+
+
+SIGNALLED = """
+import asyncio, sys
+import httpx2
+from oaken_swarm import Client, Worker
+
+def answer(request):
+    if request.url.path == "/v1/leases":
+        return httpx2.Response(200, json={"leases": [LEASE]})
+    print(request.url.path, flush=True)
+    return httpx2.Response(200, json={"job": {"id": 5}})
+
+client = Client("http://oaken.test", transport=httpx2.MockTransport(answer))
+worker = Worker(agent="embedder", client=client, grace=GRACE)
+
+@worker.handler("embed")
+async def embed(job):
+    print("began", flush=True)
+    await asyncio.Event().wait()
+
+worker.run()
+print("stopped", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_in_order_and_a_second_one_at_once(number: signal.Signals) -> None:
+    def start(grace: int) -> subprocess.Popen[str]:
+        program = SIGNALLED.replace("[LEASE]", repr([LEASE])).replace("GRACE", str(grace))
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+    with start(grace=0) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "began\n"
+        worker.send_signal(number)
+        assert worker.stdout.read() == "/v1/leases/5-3-x/release\nstopped\n"
+    assert worker.returncode == 0
+
+    with start(grace=600) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "began\n"
+        while worker.poll() is None:
+            worker.send_signal(number)
+        assert worker.stdout.read() == ""
+    assert worker.returncode == -number

@@ -1,0 +1,62 @@
+import itertools
+
+import pytest
+
+from oaken_jobs.lifecycle import FINISHES, MOVES, WHO, allowed, sources
+from oaken_jobs.model import FINAL, STATES
+
+# Written out apart from the module, from the description of the life of a job. "" is a job that does not exist yet.
+LEGAL = {
+    ("enqueue", "", "queued"),
+    ("claim", "queued", "running"),
+    ("claim", "queued", "failed"),
+    ("complete", "running", "succeeded"),
+    ("complete", "running", "failed"),
+    ("fail", "running", "queued"),
+    ("fail", "running", "failed"),
+    ("fail", "running", "cancelled"),
+    ("defer", "running", "queued"),
+    ("defer", "running", "cancelled"),
+    ("release", "running", "queued"),
+    ("release", "running", "cancelled"),
+    ("cancelled", "running", "cancelled"),
+    ("lose", "running", "queued"),
+    ("lose", "running", "failed"),
+    ("lose", "running", "cancelled"),
+    ("cancel", "queued", "cancelled"),
+    ("cancel", "running", "running"),
+    ("requeue", "queued", "queued"),
+    ("requeue", "failed", "queued"),
+    ("requeue", "cancelled", "queued"),
+}
+VERBS = sorted({verb for verb, _, _ in LEGAL})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_makes_exactly_its_moves(verb: str) -> None:
+    states = ("", *STATES)
+    made = {
+        (verb, before, after) for before, after in itertools.product(states, states) if allowed(verb, before, after)
+    }
+    assert made == {move for move in LEGAL if move[0] == verb}
+
+
+def test_every_verb_is_walked_and_has_someone_who_may_use_it() -> None:
+    assert sorted(MOVES) == VERBS
+    assert sorted(WHO) == VERBS
+    assert all(WHO.values())
+
+
+def test_nothing_leaves_succeeded_and_only_requeue_leaves_the_other_ends() -> None:
+    assert {verb for verb in VERBS if "succeeded" in sources(verb)} == set()
+    assert {verb for verb in VERBS if sources(verb) & FINAL} == {"requeue"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_sources_of_a_verb_are_the_states_it_moves_from(verb: str) -> None:
+    assert sources(verb) == {before for name, before, _ in LEGAL if name == verb and before}
+
+
+def test_a_lease_is_ended_only_by_its_holder() -> None:
+    assert {verb for verb in VERBS if "holder" in WHO[verb]} == FINISHES
+    assert all(WHO[verb] == {"holder"} and sources(verb) == {"running"} for verb in FINISHES)
