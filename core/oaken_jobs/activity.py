@@ -32,7 +32,7 @@ class Follower:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listeners: set[Listener] = set()
+        self._listeners: dict[Listener, frozenset[str] | None] = {}
         self._cursor: int | None = None
         self._own = asyncio.Event()
         self._watching = 0
@@ -47,16 +47,16 @@ class Follower:
         self._start()
 
     @contextmanager
-    def listen(self, listener: Listener) -> Iterator[None]:
-        """While inside, `listener` gets every row that is committed from now on, in batches."""
+    def listen(self, listener: Listener, verbs: frozenset[str] | None = None) -> Iterator[None]:
+        """While inside, `listener` gets every row that is committed from now on, in batches; at least those of `verbs`."""
         if not self._listeners:
             self._cursor = None
-        self._listeners.add(listener)
+        self._listeners[listener] = verbs
         self.watch(True)
         try:
             yield
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
             self.watch(False)
 
     def own_commit(self) -> None:
@@ -104,9 +104,16 @@ class Follower:
 
     async def _tell(self) -> None:
         await self.ready()
-        while rows := await self._store.activity(self._cursor or 0, PAGE):
-            self._cursor = rows[-1].id
-            for listener in list(self._listeners):
-                listener(rows)
-            if len(rows) < PAGE:
-                break
+        while True:
+            # Read first: a row that is committed while the rest is read lies behind this mark and is heard next time.
+            head = await self._store.activity_head()
+            verbs = list(self._listeners.values())
+            wanted = None if None in verbs else frozenset[str]().union(*(v for v in verbs if v is not None))
+            rows = await self._store.activity(self._cursor or 0, PAGE, wanted)
+            full = len(rows) == PAGE
+            self._cursor = rows[-1].id if full else max(head, rows[-1].id if rows else 0)
+            if rows:
+                for listener in list(self._listeners):
+                    listener(rows)
+            if not full:
+                return

@@ -86,6 +86,7 @@ class Committer:
             if ops:
                 await self._commit(ops, group, claim[1] if claim else None)
                 # Callers that were just answered get to ask again before the next group is put together: fewer, larger groups.
+                # Callers that were just answered get to ask again before the next group is put together: fewer, larger groups.
                 await asyncio.sleep(PAUSE if self.shared and (self._waiting or self._kicked) else 0)
 
     async def _commit(

@@ -1,7 +1,8 @@
 """The lease requests of this process that wait, in the order they came.
 
-Each group that is committed asks for one claim for all of them that may get something. Signals only mark that it is worth asking
-again: own commits, other processes' commits, the next `run_at` or lease expiry, and a pass every few seconds for what was missed.
+Each group that is committed carries them all, so that what the group itself makes runnable is handed out in it. Signals say that it is
+worth asking again besides: other processes' commits, the next `run_at` or lease expiry, and a pass every few seconds for what was
+missed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Unavailable
 from oaken_jobs.model import Leased, LeaseRef
 from oaken_jobs.moves import Finish
-from oaken_jobs.store.base import WAKES, Claim, Claimed, Op, Want
+from oaken_jobs.store.base import Claim, Claimed, Op, Want
 
 SAFETY_SECONDS = 5.0
 """How often waiting requests ask although nobody gave a signal."""
@@ -85,13 +86,14 @@ class Dispatcher:
     def _collect(self, ops: Sequence[Op]) -> tuple[Claim, Callable[[Claimed | BaseException], None]] | None:
         if not self._waiters:
             return None
-        everyone = self._worth_asking or any(isinstance(op, WAKES) for op in ops)
-        asking = [w for w in self._waiters if (everyone or not w.asked) and not w.future.done()]
+        asking = [w for w in self._waiters if not w.future.done()]
+        fresh = self._worth_asking
         self._worth_asking = False
-        if not asking:
-            return None
         for waiter in asking:
+            waiter.want.fresh = fresh or not waiter.asked
             waiter.asked = True
+        if not asking or not (ops or any(w.want.fresh for w in asking)):
+            return None
         return Claim([w.want for w in asking]), lambda reply: self._answer(asking, reply)
 
     def _answer(self, asking: list[_Waiter], reply: Claimed | BaseException) -> None:

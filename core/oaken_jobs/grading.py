@@ -72,7 +72,25 @@ def _graded(job: Job, kind: Kind | None, now_ms: int, result: Json, fits: bool |
     return _queued(job, kind, now_ms)
 
 
+_TELLING = frozenset(("ok", "success", "error", "failed", "total", "skipped", "partial", "truncated", "processed", "noop"))
+"""Keys of a result that say how it went."""
+
+
 def _succeeded(job: Job, kind: Kind | None, result: Json, fits: bool | None) -> tuple[Level, str]:
+    found = None if _TELLING.isdisjoint(result) else _told(result)
+    if found is not None and found[0] != "note":
+        return found
+    if kind is not None and kind.requires_output and all(_is_empty(value) for value in result.values()):
+        return "warn", NO_OUTPUT
+    if found is not None:
+        return found
+    if job.cancelling:
+        return "note", FINISHED_ANYWAY
+    return ("ok", FITS) if fits else ("note", UNGRADED)
+
+
+def _told(result: Json) -> tuple[Level, str] | None:
+    """What the result itself says."""
     failed, total = _number(result, "failed"), _number(result, "total")
     if result.get("ok") is False or result.get("success") is False:
         return "bad", SAYS_NOT_OK
@@ -88,13 +106,9 @@ def _succeeded(job: Job, kind: Kind | None, result: Json, fits: bool | None) -> 
         return "warn", PARTIAL
     if result.get("truncated") is True:
         return "warn", TRUNCATED
-    if kind is not None and kind.requires_output and all(_is_empty(value) for value in result.values()):
-        return "warn", NO_OUTPUT
     if _number(result, "processed") == 0 or result.get("noop") is True:
         return "note", DID_NOTHING
-    if job.cancelling:
-        return "note", FINISHED_ANYWAY
-    return ("ok", FITS) if fits else ("note", UNGRADED)
+    return None
 
 
 def _running(job: Job, now_ms: int) -> tuple[Level, str] | None:

@@ -6,6 +6,7 @@ jobs a second is most of what reading them costs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -134,7 +135,15 @@ class Job(NamedTuple):
     def final(self) -> bool:
         return self.state in FINAL
 
+    def having(self, changes: Mapping[str, Any]) -> Job:
+        """The job with these columns changed: `_replace` in half the time, on the path of every claim and finish."""
+        values: list[Any] = list(self)
+        for name, value in changes.items():
+            values[_PLACES[name]] = value
+        return Job._make(values)
 
+
+_PLACES = {name: place for place, name in enumerate(Job._fields)}
 ENQUEUED = Job._fields.index("cancelling")
 """How many of a job's columns an enqueue sets."""
 
@@ -299,9 +308,13 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class SpawnJob:
-    """Enqueue a child of the finishing job's parent (or of the job itself where it has none)."""
+    """Enqueue a child of the finishing job's parent (or of the job itself where it has none), with the job's priority.
+
+    Nothing is enqueued where the document `unless_document` is stored already.
+    """
 
     new: NewJob
+    unless_document: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +336,9 @@ class KeepSource:
 
 @dataclass(frozen=True, slots=True)
 class KeepVector:
-    """Write a document's vector; a later one of the same model replaces it."""
+    """Write a subject's vector; a later one of the same model replaces it."""
 
-    document: str
+    subject: str
     model: str
     vector: list[float]
 

@@ -58,7 +58,7 @@ class Finish:
             self.delay_ms,
             usage and (usage.usage, usage.cost_usd, usage.produced_by),
         )
-        return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+        return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
 
 
 @dataclass(slots=True)
@@ -73,6 +73,10 @@ class Move:
     effects: list[Effect] = field(default_factory=list[Effect])
     refusal: OakenError | None = None
     """Told to the caller although the changes are written."""
+
+    def answer(self) -> str:
+        """What a repeat of this finish is told again: the columns that changed, but for those of the lease."""
+        return orjson.dumps({name: value for name, value in self.changes.items() if name not in FREED}).decode()
 
 
 def holds(job: Job | None, ref: LeaseRef, holder: str, now: int) -> bool:
@@ -238,7 +242,7 @@ def repeat(attempt: Attempt | None, job: Job | None, call: Finish) -> Job | None
             job_id=job.id,
             ended_by=attempt.verb,
         )
-    return job._replace(**orjson.loads(attempt.answer)) if attempt.answer else job
+    return job.having(orjson.loads(attempt.answer)) if attempt.answer else job
 
 
 def new_nonces(count: int) -> list[str]:
@@ -262,7 +266,7 @@ def _complete(job: Job, call: Finish, now: int, rules: Rules) -> Move:
         **_spent(job, call.usage),
         **FREED,
     }
-    graded = grade(job._replace(**changes), kind, result, now, fits=True if schema else None)
+    graded = grade(job.having(changes), kind, result, now, fits=True if schema else None)
     if job.cancelling:
         changes["cancelling"] = 0
     if graded:
@@ -324,7 +328,7 @@ def _cancelled(job: Job, call: Finish, now: int, rules: Rules) -> Move:
 
 def _final(job: Job, state: str, now: int, rules: Rules, *, reason: str) -> dict[str, Any]:
     changes: dict[str, Any] = {"state": state, "reason": reason, "finished_at": now, "cancelling": 0, **FREED}
-    graded = grade(job._replace(**changes), rules.kinds.get(job.kind), None, now)
+    graded = grade(job.having(changes), rules.kinds.get(job.kind), None, now)
     if graded:
         changes |= {"grade": graded.grade, "grade_why": graded.why, "grade_version": graded.version}
     return changes

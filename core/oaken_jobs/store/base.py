@@ -51,6 +51,8 @@ class Want:
     queues: tuple[str, ...] | None = None
     kinds: tuple[str, ...] | None = None
     not_kinds: tuple[str, ...] = ()
+    fresh: bool = True
+    """Asked for the first time, or after a signal. Otherwise it can get only what this very group made runnable."""
 
     @property
     def filter(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
@@ -238,10 +240,6 @@ Reply = (
     Enqueued | Claimed | Job | Beaten | Cancelled | bool | int | TokenRow | list[ProcessRow] | BaseException | None
 )
 
-WAKES: tuple[type, ...] = (Enqueue, Finish, Cancel, Requeue, SetPaused, Sweep, RevokeToken)
-"""Operations after which a job may have become runnable."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs a list shows. Times in milliseconds; `query` looks in title, kind, subject, tags and error."""
@@ -324,8 +322,8 @@ class Store(Protocol):
         """The newest `limit`, oldest first."""
         ...
 
-    async def activity(self, after: int, limit: int) -> list[Activity]:
-        """Rows after a cursor, in commit order."""
+    async def activity(self, after: int, limit: int, verbs: frozenset[str] | None = None) -> list[Activity]:
+        """Rows after a cursor, in commit order; only those of `verbs` where given."""
         ...
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]: ...
@@ -361,7 +359,7 @@ class Store(Protocol):
     async def documents(self, ids: Sequence[str]) -> list[Document]: ...
 
     async def vectors(self, model: str | None = None) -> list[tuple[str, str, list[float]]]:
-        """(document, model, vector) of every stored vector."""
+        """(subject, model, vector) of every stored vector."""
         ...
 
     async def processes(self) -> list[ProcessRow]: ...

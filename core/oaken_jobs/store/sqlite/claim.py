@@ -36,10 +36,10 @@ PICK = f"""{_LANES}, room(k, n) as materialized (
     select id from jobs where {_RUNNABLE} and workspace = o.w and queue = o.q and kind = o.k and priority = o.p
       and run_at <= :now order by run_at, id limit :n)
 )
-select id from (
+select json_group_array(id) from (select id from (
   select id, priority, run_at, n, row_number() over (partition by kind order by priority desc, run_at, id) as place from cand
-) where place <= n order by priority desc, run_at, id limit :n"""
-"""Ids of the next jobs, in the order they are to be handed out."""
+) where place <= n order by priority desc, run_at, id limit :n)"""
+"""Ids of the next jobs, in the order they are to be handed out, as one JSON array (see `rows`)."""
 
 NEXT_RUN = f"""{_LANES}
 select min((

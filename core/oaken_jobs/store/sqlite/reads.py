@@ -86,10 +86,10 @@ def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
     return [ProgressRow._make(row) for row in reversed(rows)]
 
 
-def activity(db: Database, after: int, limit: int) -> list[Activity]:
-    rows = db.execute(
-        f"select {ACTIVITY_COLUMNS} from activity where id > ? order by id limit ?", (after, limit)
-    ).fetchall()
+def activity(db: Database, after: int, limit: int, verbs: frozenset[str] | None) -> list[Activity]:
+    only = f"and verb {_IN} " if verbs is not None else ""
+    bound = (after, _json(sorted(verbs)), limit) if verbs is not None else (after, limit)
+    rows = db.execute(f"select {ACTIVITY_COLUMNS} from activity where id > ? {only}order by id limit ?", bound).fetchall()
     return [Activity._make(row) for row in rows]
 
 
@@ -171,9 +171,9 @@ def documents(db: Database, ids: Sequence[str]) -> list[Document]:
 
 def vectors(db: Database, model: str | None) -> list[tuple[str, str, list[float]]]:
     rows = db.execute(
-        "select document, model, vector from embeddings where ?1 is null or model = ?1 order by document, model", (model,)
+        "select subject, model, vector from embeddings where ?1 is null or model = ?1 order by subject, model", (model,)
     ).fetchall()
-    return [(document, name, orjson.loads(vector)) for document, name, vector in rows]
+    return [(subject, name, orjson.loads(vector)) for subject, name, vector in rows]
 
 
 def processes(db: Database) -> list[ProcessRow]:

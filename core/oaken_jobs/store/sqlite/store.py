@@ -13,6 +13,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
 from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Reply, TokenRow
 from oaken_jobs.store.sqlite import reads, schema
+from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
 
@@ -35,6 +36,7 @@ class SqliteStore:
         self._free: asyncio.Queue[Connection] = asyncio.Queue()
         self._version = 0
         self._known_kinds: set[str] = set()
+        self._cache = RowCache()
 
     async def open(self) -> None:
         create_file(self.path)
@@ -79,11 +81,14 @@ class SqliteStore:
         try:
             # Only now: an expired lease must not look alive because this transaction waited for the lock.
             now = self._clock.now()
-            work = Transaction(database, now, self.rules, self._known_kinds)
+            self._cache.valid_for(reads.data_version(database))
+            work = Transaction(database, now, self.rules, self._known_kinds, self._cache)
             replies = work.apply(ops)
             new_kinds = work.new_kinds
         except BaseException as error:
             database.execute("rollback")
+            self._cache.clear()
+            work = None
             if len(ops) == 1 or isinstance(error, OperationalError):
                 raise
             database.execute("begin immediate")
@@ -91,10 +96,13 @@ class SqliteStore:
         try:
             database.execute("commit")
         except BaseException as error:
+            self._cache.clear()
             if database.in_transaction:
                 database.execute("rollback")
                 raise
             raise Unavailable(f"The outcome of this call is unknown: {error}. Look before you repeat it.") from error
+        if work is not None:
+            work.committed()
         self._known_kinds |= new_kinds
         return replies
 
@@ -105,7 +113,7 @@ class SqliteStore:
         for op in ops:
             database.execute("savepoint one")
             try:
-                work = Transaction(database, now, self.rules, self._known_kinds)
+                work = Transaction(database, now, self.rules, self._known_kinds, RowCache())
                 replies += work.apply([op])
                 new_kinds |= work.new_kinds
             except BaseException as error:
@@ -153,8 +161,8 @@ class SqliteStore:
     async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
         return await self._read(reads.progress, job_id, limit)
 
-    async def activity(self, after: int, limit: int) -> list[Activity]:
-        return await self._read(reads.activity, after, limit)
+    async def activity(self, after: int, limit: int, verbs: frozenset[str] | None = None) -> list[Activity]:
+        return await self._read(reads.activity, after, limit, verbs)
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
         return await self._read(reads.activity_of, job_id, limit)

@@ -62,7 +62,8 @@ from oaken_jobs.store.base import (
     Unregister,
     Want,
 )
-from oaken_jobs.store.sqlite import claim
+from oaken_jobs.store.sqlite import claim, rows
+from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.schema import LIVING_MS
 
@@ -76,16 +77,15 @@ ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
 ACTIVITY_COLUMNS = ", ".join(Activity._fields)
 
 _JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
-_LEASED_BY_ID = f"select p.body, {JOB_COLUMNS} from jobs j join payloads p on p.job_id = j.id where j.id in (select value from json_each(?))"
-_INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])}) values ({_marks(ENQUEUED)})"
-_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])}) values ({_marks(len(Activity._fields) - 1)})"
-_INSERT_ATTEMPT = (
-    "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at) values (?, ?, ?, ?, ?, ?, ?)"
-)
-_END_ATTEMPT = (
-    "update attempts set ended_at = ?, outcome = ?, error = ?, usage = ?, cost_usd = ?, produced_by = ?, verb = ?, body_hash = ?, "
-    "answer = ? where job_id = ? and epoch = ?"
-)
+_PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
+_INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])})"
+_INSERT_PAYLOAD = "insert into payloads (job_id, body)"
+_INSERT_RESULT = "insert or replace into results (job_id, body)"
+_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])})"
+_INSERT_ATTEMPT = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at)"
+_INSERT_PROGRESS = "insert into progress (job_id, at, percent, message, epoch)"
+_ATTEMPT_KEY = ("job_id", "epoch")
+_ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
 _DUE_SWEEPS_IN_CLAIM = 200
 """Expired leases that a claim takes back before it hands out; the sweep does the rest."""
 _REFUSALS_IN_CLAIM = 100
@@ -114,14 +114,17 @@ _STAGES: dict[type, int] = {
 class Transaction:
     """The work on one group between BEGIN and COMMIT. `now` was read inside it."""
 
-    def __init__(self, database: Database, now: int, rules: Rules, known_kinds: set[str]) -> None:
+    def __init__(self, database: Database, now: int, rules: Rules, known_kinds: set[str], cache: RowCache) -> None:
         self._db = database
         self._now = now
         self._rules = rules
         self._known_kinds = known_kinds
+        self._cache = cache
         self.new_kinds: set[str] = set()
         """Kinds leased for the first time: the caller adds them to `known_kinds` once this is committed."""
         self._jobs: dict[int, Job] = {}
+        self.payloads: dict[int, str] = {}
+        """Of jobs added or handed out."""
         self._changes: dict[int, dict[str, Any]] = {}
         self._activity: list[tuple[Any, ...]] = []
         self._ended: list[tuple[Any, ...]] = []
@@ -129,7 +132,9 @@ class Transaction:
         self._results: list[tuple[int, str]] = []
         self._progress: list[tuple[Any, ...]] = []
         self._spawned: list[Enqueue] = []
-        self._payloads: dict[int, str] = {}
+        self._touched: set[str] = set()
+        """Kinds of which a job may have become runnable in this group."""
+        self._all_touched = False
         self._more = False
         """A claim failed unfit jobs and stopped short of what was there."""
 
@@ -190,6 +195,8 @@ class Transaction:
             usage = op.usage
             self._ended.append(
                 (
+                    job.id,
+                    job.epoch,
                     self._now,
                     move.outcome,
                     move.error,
@@ -198,9 +205,7 @@ class Transaction:
                     usage.produced_by if usage else None,
                     op.verb,
                     op.body_hash(),
-                    orjson.dumps(move.changes).decode(),
-                    job.id,
-                    job.epoch,
+                    move.answer(),
                 )
             )
         if move.result_text is not None:
@@ -257,17 +262,16 @@ class Transaction:
 
     def _sweep(self, limit: int) -> int:
         self._flush()
-        rows = self._db.execute(claim.EXPIRED, (self._now, limit)).fetchall()
-        if not rows:
+        ids = [row[0] for row in self._db.execute(claim.EXPIRED, (self._now, limit)).fetchall()]
+        if not ids:
             return 0
-        ids = [row[0] for row in rows]
         self._load(ids)
         for job_id in ids:
             job = self._jobs[job_id]
             move = moves.lose(job, self._now, self._rules, random.random())
             self._write(job, move, SYSTEM)
             self._ended.append(
-                (self._now, "lost", move.error, None, None, None, None, None, None, job.id, job.epoch)
+                (job.id, job.epoch, self._now, "lost", move.error, None, None, None, None, None, None)
             )
         self._flush()
         return len(ids)
@@ -371,19 +375,20 @@ class Transaction:
                 op.schema_hash,
             )
             next_id += 1
+            self._touched.add(job.kind)
             jobs.append(job)
             bodies.append((job.id, new.payload))
             if new.dedupe_key is not None:
                 by_key[new.dedupe_key] = job
             if new.target is not None:
                 by_target[(new.kind, new.target)] = job
-            if new.dedupe_key is not None or new.target is not None:
-                self._jobs[job.id] = job
+            self._jobs[job.id] = job
+            self.payloads[job.id] = new.payload
             self._note("job_state_changed", "enqueue", None, job, op.actor)
             replies.append(Enqueued(job, True))
         if jobs:
-            self._db.executemany(_INSERT_JOB, [job[:ENQUEUED] for job in jobs])
-            self._db.executemany("insert into payloads (job_id, body) values (?, ?)", bodies)
+            rows.insert(self._db, _INSERT_JOB, ENQUEUED, [job[:ENQUEUED] for job in jobs])
+            rows.insert(self._db, _INSERT_PAYLOAD, 2, bodies)
         return replies
 
     def _check_parent(self, op: Enqueue) -> None:
@@ -404,12 +409,12 @@ class Transaction:
     def _queue_labels(self, subjects: set[str]) -> dict[str, tuple[str | None, str | None]]:
         if not subjects:
             return {}
-        rows = self._db.execute(
+        found_rows = self._db.execute(
             "select subject, layer, value from labels where key = ? and subject in (select value from json_each(?))",
             (QUEUE_LABEL, _json(subjects)),
         ).fetchall()
         found: dict[str, tuple[str | None, str | None]] = {}
-        for subject, layer, value in rows:
+        for subject, layer, value in found_rows:
             human, machine = found.get(subject, (None, None))
             found[subject] = (value, machine) if layer == "human" else (human, value)
         return found
@@ -426,6 +431,10 @@ class Transaction:
         while at < len(wants):
             # Requests with the same filter that stand one behind the other are served by one pick.
             filter = wants[at].filter
+            if not wants[at].fresh and not self._worth_a_pick(wants[at]):
+                leases.append([])
+                at += 1
+                continue
             end = at + 1
             while end < len(wants) and wants[end].filter == filter:
                 end += 1
@@ -442,19 +451,22 @@ class Transaction:
             return Claimed(leases, self._now)
         return Claimed(leases, self._next_at(short) if short else None)
 
+    def _worth_a_pick(self, want: Want) -> bool:
+        """Whether this group made something runnable that a request asked before might get."""
+        if self._all_touched or want.kinds is None:
+            return self._all_touched or not self._touched.issubset(want.not_kinds)
+        return not self._touched.isdisjoint(want.kinds)
+
     def _pick(self, want: Want, total: int) -> list[int]:
         ids: list[int] = []
         for _ in range(_REFUSALS_IN_CLAIM):
-            rows = self._db.execute(claim.PICK, self._filter(want) | {"n": total - len(ids)}).fetchall()
-            picked = [row[0] for row in rows]
-            for job_id, body, job in self._rows_with_payload(picked):
-                problems = self._misfit(job, body)
-                if problems:
-                    picked.remove(job_id)
-                    self._write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
-            refused = len(rows) - len(picked)
-            ids += picked
-            if not refused:
+            found = orjson.loads(
+                self._db.execute(claim.PICK, self._filter(want) | {"n": total - len(ids)}).fetchone()[0]
+            )
+            self._load_with_payloads(found)
+            fit = [job_id for job_id in found if not self._refused(self._jobs[job_id])]
+            ids += fit
+            if len(fit) == len(found):
                 break
             self._flush()
             if ids:
@@ -462,24 +474,16 @@ class Transaction:
                 break  # hand out what there is; what is still wanted is asked for again at once
         return ids
 
-    def _rows_with_payload(self, ids: list[int]) -> list[tuple[int, str, Job]]:
-        if not ids:
-            return []
-        rows = self._db.execute(_LEASED_BY_ID, (_json(ids),)).fetchall()
-        found: list[tuple[int, str, Job]] = []
-        for row in rows:
-            job = Job._make(row[1:])
-            self._jobs[job.id] = job
-            found.append((job.id, row[0], job))
-        self._payloads = {job_id: body for job_id, body, _ in found}
-        return found
-
-    def _misfit(self, job: Job, body: str) -> list[dict[str, str]]:
+    def _refused(self, job: Job) -> bool:
+        """Whether the job had to be failed because its payload does not fit its kind any more."""
         kind = self._rules.kinds.get(job.kind)
         schema = kind.payload_schema if kind else None
         if schema is None or schema.hash == job.schema_hash:
-            return []
-        return schema.problems(orjson.loads(body))
+            return False
+        problems = schema.problems(orjson.loads(self.payloads[job.id]))
+        if problems:
+            self._write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
+        return bool(problems)
 
     def _hand_out(self, run: list[Want], ids: list[int]) -> list[list[Leased]]:
         nonces = moves.new_nonces(len(ids)) if ids else []
@@ -502,7 +506,7 @@ class Transaction:
                 after = self._write(job, move, want.actor)
                 self._begun.append((job_id, after.epoch, after.attempts, want.agent, want.holder, nonce, self._now))
                 kind = self._rules.kinds.get(job.kind)
-                mine.append(Leased(after, self._payloads[job_id], kind.instructions if kind else None))
+                mine.append(Leased(after, self.payloads[job_id], kind.instructions if kind else None))
                 if job.kind not in self._known_kinds and job.kind not in self.new_kinds:
                     self.new_kinds.add(job.kind)
                     self._db.execute(
@@ -540,6 +544,7 @@ class Transaction:
                 (op.queue, int(op.paused), now),
             )
             self._note_other("queue_state_changed", "pause" if op.paused else "resume", op.queue, op.actor)
+            self._all_touched |= not op.paused
             return True
         if isinstance(op, KeepLabels):
             self._label(op.labels)
@@ -549,6 +554,7 @@ class Transaction:
             done = self._db.execute(
                 "update jobs set lease_expires = ? where state = 'running' and lease_expires < ?", (until, until)
             )
+            self._cache.clear()
             return done.rowcount
         if isinstance(op, AddToken):
             return self._add_token(op)
@@ -602,14 +608,17 @@ class Transaction:
             changes = {"state": "cancelled", "reason": "cancelled_by_user", "finished_at": self._now, **moves.FREED}
         move = Move("release", changes, "released")
         self._write(job, move, actor)
-        self._ended.append((self._now, "released", None, None, None, None, None, None, None, job.id, job.epoch))
+        self._ended.append((job.id, job.epoch, self._now, "released", None, None, None, None, None, None, None))
 
     def _keep(self, effect: Effect, job: Job) -> None:
         if isinstance(effect, SpawnJob):
+            if effect.unless_document is not None and self._stored(effect.unless_document):
+                return
             parent = job.parent_id if job.parent_id is not None else job.id
             schema = self._rules.kinds[effect.new.kind].payload_schema if effect.new.kind in self._rules.kinds else None
             actor = Actor("system", job.kind, "worker")
-            self._spawned.append(Enqueue(replace(effect.new, parent_id=parent), actor, schema.hash if schema else None))
+            new = replace(effect.new, parent_id=parent, priority=job.priority)
+            self._spawned.append(Enqueue(new, actor, schema.hash if schema else None))
         elif isinstance(effect, KeepDocument):
             self._db.execute(
                 "insert into documents values (?, ?, ?, ?, ?) on conflict do nothing",
@@ -623,10 +632,13 @@ class Transaction:
         elif isinstance(effect, KeepVector):
             self._db.execute(
                 "insert into embeddings values (?1, ?2, ?3, ?4) on conflict do update set vector = ?3, at = ?4",
-                (effect.document, effect.model, orjson.dumps(effect.vector).decode(), self._now),
+                (effect.subject, effect.model, orjson.dumps(effect.vector).decode(), self._now),
             )
         else:
             self._label(effect)
+
+    def _stored(self, document: str) -> bool:
+        return self._db.execute("select 1 from documents where document = ?", (document,)).fetchone() is not None
 
     def _label(self, labels: SetLabels) -> None:
         for key, value in labels.labels.items():
@@ -649,10 +661,34 @@ class Transaction:
         return job
 
     def _load(self, ids: Iterable[int]) -> None:
-        missing = [job_id for job_id in ids if job_id not in self._jobs]
+        """Brings these jobs into memory, where they exist."""
+        missing: list[int] = []
+        for job_id in ids:
+            if job_id not in self._jobs:
+                cached = self._cache.jobs.get(job_id)
+                if cached is not None:
+                    self._jobs[job_id] = cached
+                else:
+                    missing.append(job_id)
         if missing:
             for row in self._db.execute(_JOBS_BY_ID, (_json(missing),)).fetchall():
                 self._jobs[row[0]] = Job._make(row)
+
+    def _load_with_payloads(self, ids: Iterable[int]) -> None:
+        self._load(ids)
+        missing: list[int] = []
+        for job_id in ids:
+            body = self._cache.payloads.get(job_id)
+            if body is not None:
+                self.payloads[job_id] = body
+            elif job_id not in self.payloads:
+                missing.append(job_id)
+        if missing:
+            self.payloads.update(self._db.execute(_PAYLOADS_BY_ID, (_json(missing),)).fetchall())
+
+    def committed(self) -> None:
+        """Leaves what is now committed to the next transaction."""
+        self._cache.committed(self._jobs, self.payloads)
 
     def _write(self, before: Job, move: Move, actor: Actor) -> Job:
         after = self._set(before, move.changes)
@@ -660,10 +696,12 @@ class Transaction:
             # `cancel` of a running job and `requeue` of a queued one change no state, but are changes all the same.
             assert allowed(move.verb, before.state, after.state), (move.verb, before.state, after.state)
             self._note("job_state_changed", move.verb, before, after, actor)
+            if after.state == "queued" or (before.state == "running" and self._rules.caps):
+                self._touched.add(after.kind)
         return after
 
     def _set(self, job: Job, changes: dict[str, Any]) -> Job:
-        after = job._replace(**changes)
+        after = job.having(changes)
         self._jobs[job.id] = after
         pending = self._changes.get(job.id)
         self._changes[job.id] = {**pending, **changes} if pending else changes
@@ -694,24 +732,24 @@ class Transaction:
         if self._changes:
             shapes: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
             for job_id, changes in self._changes.items():
-                shapes[tuple(changes)].append((*changes.values(), job_id))
-            for columns, rows in shapes.items():
-                db.executemany(f"update jobs set {', '.join(f'{c} = ?' for c in columns)} where id = ?", rows)
+                shapes[tuple(changes)].append((job_id, *changes.values()))
+            for columns, values in shapes.items():
+                rows.update(db, "jobs", ("id",), columns, values)
             self._changes = {}
         if self._begun:
-            db.executemany(_INSERT_ATTEMPT, self._begun)
+            rows.insert(db, _INSERT_ATTEMPT, 7, self._begun)
             self._begun = []
         if self._ended:
-            db.executemany(_END_ATTEMPT, self._ended)
+            rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self._ended)
             self._ended = []
         if self._results:
-            db.executemany("insert or replace into results (job_id, body) values (?, ?)", self._results)
+            rows.insert(db, _INSERT_RESULT, 2, self._results)
             self._results = []
         if self._progress:
-            db.executemany("insert into progress (job_id, at, percent, message, epoch) values (?, ?, ?, ?, ?)", self._progress)
+            rows.insert(db, _INSERT_PROGRESS, 5, self._progress)
             self._progress = []
         if self._activity:
-            db.executemany(_INSERT_ACTIVITY, self._activity)
+            rows.insert(db, _INSERT_ACTIVITY, len(Activity._fields) - 1, self._activity)
             self._activity = []
 
 

@@ -171,9 +171,9 @@ create table document_sources (
     primary key (document, source)
 ) strict, without rowid;
 create table embeddings (
-    document text not null,
+    subject text not null,
     model text not null,
     vector text not null,
     at integer not null,
-    primary key (document, model)
+    primary key (subject, model)
 ) strict;

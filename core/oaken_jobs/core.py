@@ -1,0 +1,53 @@
+"""The core of a process, put together: store, commit, dispatch, follower, jobs, tokens, maintenance; opened in order, closed in reverse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oaken_jobs.activity import Follower
+from oaken_jobs.auth import Tokens
+from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.commit import Committer
+from oaken_jobs.dispatch import Dispatcher
+from oaken_jobs.jobs import Jobs
+from oaken_jobs.kinds import Rules
+from oaken_jobs.maintenance import Maintenance
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.sqlite import SqliteStore
+
+DATABASE = "core.db"
+
+
+class Core:
+    """Everything that needs the database. `role` names the process to others: `serve`, `runner`, `mcp`, `cli`."""
+
+    def __init__(self, store: Store, clock: Clock, role: str) -> None:
+        self.clock = clock
+        self.store = store
+        self.commit = Committer(store)
+        self.follower = Follower(store)
+        self.dispatch = Dispatcher(self.commit, clock)
+        self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock)
+        self.tokens = Tokens(store, self.commit, clock)
+        self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
+        self.dispatch.interest = self.follower.watch
+        self.follower.foreign = self.dispatch.wake
+        self.commit.committed = lambda ops: self.follower.own_commit()
+
+    @classmethod
+    def on_folder(cls, data_dir: Path, rules: Rules, role: str, clock: Clock | None = None) -> Core:
+        """The core on the data folder's own database."""
+        used = clock or SystemClock()
+        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role)
+
+    async def open(self) -> None:
+        """Opens the database. Duties begin with `maintenance.start()`, which short-lived processes leave out."""
+        await self.store.open()
+
+    async def close(self) -> None:
+        """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
+        self.dispatch.close()
+        await self.maintenance.stop()
+        await self.follower.close()
+        await self.commit.close()
+        await self.store.close()

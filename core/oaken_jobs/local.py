@@ -1,0 +1,110 @@
+"""The worker's transport inside the process: calls the service directly, with the runner's own rights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import orjson
+
+from oaken_jobs.activity import Follower
+from oaken_jobs.errors import OakenError
+from oaken_jobs.jobs import Jobs
+from oaken_jobs.model import Activity, Leased, Principal, Usage
+from oaken_jobs.moves import Finish
+from oaken_jobs.worker import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
+
+_CANCEL = frozenset({"cancel"})
+
+
+class LocalTransport:
+    """Bound to one principal: a runner's."""
+
+    def __init__(self, jobs: Jobs, follower: Follower, who: Principal) -> None:
+        self._jobs = jobs
+        self._follower = follower
+        self._who = who
+        self._listening = ExitStack()
+
+    async def lease(
+        self,
+        *,
+        queues: Sequence[str] | None,
+        kinds: Sequence[str] | None,
+        max: int,
+        lease_seconds: float | None,
+        wait_seconds: float,
+    ) -> list[WorkItem]:
+        leases = await self._jobs.lease(
+            self._who, queues=queues, kinds=kinds, max=max, lease_seconds=lease_seconds, wait_seconds=wait_seconds
+        )
+        return [_item(lease) for lease in leases]
+
+    async def heartbeat(self, lease_id: str) -> Beat:
+        beaten = await self._jobs.heartbeat(self._who, lease_id)
+        return Beat(bool(beaten.job.cancelling), (beaten.job.lease_ms or 0) / 1000)
+
+    async def progress(self, lease_id: str, percent: float | None, message: str | None) -> Beat:
+        beaten = await self._jobs.heartbeat(self._who, lease_id, percent=percent, message=message, progress=True)
+        return Beat(bool(beaten.job.cancelling), (beaten.job.lease_ms or 0) / 1000)
+
+    async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
+        answers: list[OakenError | None] = [None] * len(endings)
+        ops: list[tuple[int, Finish]] = []
+        for place, ending in enumerate(endings):
+            try:
+                ops.append((place, self._op(ending)))
+            except OakenError as refusal:
+                answers[place] = refusal
+        replies = await self._jobs.finish_many(self._who, [op for _, op in ops])
+        for (place, _), reply in zip(ops, replies, strict=True):
+            answers[place] = reply if isinstance(reply, OakenError) else None
+        return answers
+
+    def on_cancel(self, callback: Callable[[int], None]) -> None:
+        def heard(rows: list[Activity]) -> None:
+            for row in rows:
+                if row.verb == "cancel" and row.to_state == "running" and row.job_id is not None:
+                    callback(row.job_id)
+
+        self._listening.enter_context(self._follower.listen(heard, _CANCEL))
+
+    async def aclose(self) -> None:
+        self._listening.close()
+
+    def _op(self, ending: Ending) -> Finish:
+        who, lease_id = self._who, ending.lease_id
+        if isinstance(ending, Complete):
+            done = ending.done
+            usage = None
+            if done.usage is not None or done.cost_usd is not None or done.produced_by is not None:
+                usage = Usage(done.usage, done.cost_usd, done.produced_by)
+            return self._jobs.complete_op(who, lease_id, done.result, usage, strict=True, effects=done.effects)
+        if isinstance(ending, Fail):
+            return self._jobs.fail_op(
+                who, lease_id, ending.error, permanent=ending.permanent, retry_after=ending.retry_after
+            )
+        if isinstance(ending, Defer):
+            return self._jobs.defer_op(who, lease_id, min(ending.seconds, math.floor(1e8)))
+        if isinstance(ending, Release):
+            return self._jobs.release_op(who, lease_id)
+        assert isinstance(ending, Cancelled)
+        return self._jobs.cancelled_op(who, lease_id)
+
+
+def _item(lease: Leased) -> WorkItem:
+    job = lease.job
+    return WorkItem(
+        lease_id=lease.lease_id,
+        lease_seconds=(job.lease_ms or 0) / 1000,
+        job_id=job.id,
+        kind=job.kind,
+        payload=orjson.loads(lease.payload),
+        queue=job.queue,
+        subject=job.subject,
+        attempt=job.attempts,
+        epoch=job.epoch,
+        parent_id=job.parent_id,
+        instructions=lease.instructions,
+    )
