@@ -16,7 +16,7 @@ from oaken_jobs.model import Activity
 from oaken_jobs.store.base import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 log = logging.getLogger("oaken.activity")
 
@@ -47,7 +47,7 @@ class Follower:
         self._start()
 
     @contextmanager
-    def listen(self, listener: Listener, verbs: frozenset[str] | None = None) -> Iterator[None]:
+    def listen(self, listener: Listener, verbs: frozenset[str] | None = None) -> Generator[None]:
         """While inside, `listener` gets every row that is committed from now on, in batches; at least those of `verbs`."""
         if not self._listeners:
             self._cursor = None

@@ -101,7 +101,9 @@ class Dispatcher:
             for waiter in asking:
                 if not waiter.future.done():
                     waiter.future.set_exception(
-                        reply if isinstance(reply, Unavailable) else Unavailable("The store failed on this call. Try again.")
+                        reply
+                        if isinstance(reply, Unavailable)
+                        else Unavailable("The store failed on this call. Try again.")
                     )
             return
         for waiter, leases in zip(asking, reply.leases, strict=True):

@@ -72,7 +72,9 @@ def _graded(job: Job, kind: Kind | None, now_ms: int, result: Json, fits: bool |
     return _queued(job, kind, now_ms)
 
 
-_TELLING = frozenset(("ok", "success", "error", "failed", "total", "skipped", "partial", "truncated", "processed", "noop"))
+_TELLING = frozenset(
+    ("ok", "success", "error", "failed", "total", "skipped", "partial", "truncated", "processed", "noop")
+)
 """Keys of a result that say how it went."""
 
 

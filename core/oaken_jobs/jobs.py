@@ -7,7 +7,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +110,9 @@ class Jobs:
         enqueued: Enqueued = await self._commit.call(self._enqueue_op(who, request))
         return await self._warned(enqueued)
 
-    async def enqueue_many(self, who: Principal, requests: Sequence[NewJobRequest | OakenError]) -> list[Enqueued | OakenError]:
+    async def enqueue_many(
+        self, who: Principal, requests: Sequence[NewJobRequest | OakenError]
+    ) -> list[Enqueued | OakenError]:
         """As `enqueue` for each, in order; a refusal takes the place of its answer and leaves the others alone."""
         if len(requests) > self.rules.max_batch:
             raise InvalidRequest(
@@ -141,7 +143,9 @@ class Jobs:
                 f"kind {request.kind!r} is not known here. Known are {', '.join(sorted(self.rules.kinds)) or 'none'}; "
                 'others are taken where [jobs] unknown_kinds is "accept".'
             )
-        payload = jsontext.dump(request.payload, max_bytes=self.rules.max_payload_bytes, setting="[jobs] max_payload_bytes")
+        payload = jsontext.dump(
+            request.payload, max_bytes=self.rules.max_payload_bytes, setting="[jobs] max_payload_bytes"
+        )
         schema = kind.payload_schema if kind else None
         if schema is not None and (problems := schema.problems(request.payload)):
             told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
@@ -203,7 +207,9 @@ class Jobs:
             internal = self.rules.internal
             barred = sorted(internal.intersection(kinds or ()))
             if barred:
-                raise Forbidden(f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds.")
+                raise Forbidden(
+                    f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds."
+                )
             not_kinds = tuple(sorted(internal)) if kinds is None else ()
         want = Want(
             holder=who.name,
@@ -252,7 +258,9 @@ class Jobs:
         """`heartbeat` as an operation for `finish_many`."""
         auth.require(who, "lease")
         if lease_seconds is not None and not 0 < lease_seconds <= MAX_LEASE_SECONDS:
-            raise InvalidRequest(f"lease_seconds {lease_seconds!r} must be more than 0 and at most {MAX_LEASE_SECONDS}.")
+            raise InvalidRequest(
+                f"lease_seconds {lease_seconds!r} must be more than 0 and at most {MAX_LEASE_SECONDS}."
+            )
         self._note(who)
         return Beat(
             _ref(lease_id),
@@ -334,11 +342,15 @@ class Jobs:
                 raise reply
         return replies
 
-    async def complete(self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None) -> Job:
+    async def complete(
+        self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None
+    ) -> Job:
         """`complete_op`, carried out."""
         return await self.finish(who, self.complete_op(who, lease_id, result, usage))
 
-    async def fail(self, who: Principal, lease_id: str, error: str, *, permanent: bool = False, retry_after: float | None = None) -> Job:
+    async def fail(
+        self, who: Principal, lease_id: str, error: str, *, permanent: bool = False, retry_after: float | None = None
+    ) -> Job:
         """`fail_op`, carried out."""
         return await self.finish(who, self.fail_op(who, lease_id, error, permanent=permanent, retry_after=retry_after))
 
@@ -472,7 +484,7 @@ class Jobs:
         self._may_look(who)
         counts: dict[str, dict[str, int]] = {}
         for row in await self._store.counts():
-            counts.setdefault(row.queue, {})[row.state] = row.count
+            counts.setdefault(row.queue, {})[row.state] = row.jobs
         paused = await self._store.paused()
         rows: list[Queue] = []
         for name in [*self.rules.queues, *sorted(counts.keys() - self.rules.queues.keys())]:
@@ -587,5 +599,3 @@ def _read_cursor(cursor: str, mark: str) -> int:
     if not ok:
         raise InvalidRequest("cursor: it belongs to other filters or is not one of ours. Start again without a cursor.")
     return job_id
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -106,23 +107,17 @@ class Rules:
     max_result_bytes: int = 1 << 20
     max_batch: int = 1000
 
-    def __post_init__(self) -> None:
-        # Derived once: these are asked for at every claim.
-        limits = {name: kind.limit for name, kind in self.kinds.items() if kind.limit is not None}
-        limits.update(self.kind_limits)
-        object.__setattr__(self, "_caps", orjson.dumps(limits).decode() if limits else None)
-        object.__setattr__(self, "_internal", frozenset(n for n, k in self.kinds.items() if k.internal))
-        object.__setattr__(self, "_policies", {})
-
-    @property
+    @cached_property
     def caps(self) -> str | None:
         """JSON object of kind to the most that may run at once; None when no kind has a limit."""
-        return self._caps  # type: ignore[attr-defined,no-any-return]
+        limits = {name: kind.limit for name, kind in self.kinds.items() if kind.limit is not None}
+        limits.update(self.kind_limits)
+        return orjson.dumps(limits).decode() if limits else None
 
-    @property
+    @cached_property
     def internal(self) -> frozenset[str]:
         """Kinds that only Oaken's own runners may lease."""
-        return self._internal  # type: ignore[attr-defined,no-any-return]
+        return frozenset(name for name, kind in self.kinds.items() if kind.internal)
 
     def lease_for(self, kind: str) -> float:
         """Seconds a lease of this kind lasts when the request does not say."""
@@ -136,12 +131,13 @@ class Rules:
 
     def policy_for(self, kind: str) -> str:
         """The retry policy as the claim writes it onto the job."""
-        cache: dict[str, str] = self._policies  # type: ignore[attr-defined]
-        text = cache.get(kind)
-        if text is None:
-            known = self.kinds.get(kind)
-            on_lost: OnLost = known.on_lost if known else "requeue"
-            text = Policy(self.backoff_base, self.backoff_max, self.backoff_jitter, on_lost).dump()
-            if len(cache) < 10_000:  # kinds are named by callers
-                cache[kind] = text
-        return text
+        known = self.kinds.get(kind)
+        return self._policies[known.on_lost if known else "requeue"]
+
+    @cached_property
+    def _policies(self) -> dict[OnLost, str]:
+        on_losses: tuple[OnLost, ...] = ("requeue", "fail")
+        return {
+            on_lost: Policy(self.backoff_base, self.backoff_max, self.backoff_jitter, on_lost).dump()
+            for on_lost in on_losses
+        }

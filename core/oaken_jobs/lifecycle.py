@@ -12,7 +12,9 @@ Verb = str
 MOVES: dict[Verb, dict[str, frozenset[str]]] = {
     "enqueue": {"": frozenset({"queued"})},
     "claim": {"queued": frozenset({"running", "failed"})},  # failed: the payload no longer fits its kind
-    "complete": {"running": frozenset({"succeeded", "failed", "cancelled"})},  # the last two: the result does not fit its kind
+    "complete": {
+        "running": frozenset({"succeeded", "failed", "cancelled"})
+    },  # the last two: the result does not fit its kind
     "fail": {"running": frozenset({"queued", "failed", "cancelled"})},
     "defer": {"running": frozenset({"queued", "cancelled"})},
     "release": {"running": frozenset({"queued", "cancelled"})},

@@ -77,7 +77,9 @@ class Maintenance:
             passed = mono - self._last[1]
             drift = abs((now - self._last[0]) / 1000 - passed)
             if drift > JUMP_SECONDS or passed > STALL_SECONDS + TICK_SECONDS:
-                await self._recover(f"clock jumped by {drift:.0f} s" if drift > JUMP_SECONDS else f"stood still {passed:.0f} s")
+                await self._recover(
+                    f"clock jumped by {drift:.0f} s" if drift > JUMP_SECONDS else f"stood still {passed:.0f} s"
+                )
         self._last = (self._clock.now(), self._clock.monotonic())
         while await self._commit.call(Sweep(SWEEP_BATCH)) == SWEEP_BATCH:
             pass

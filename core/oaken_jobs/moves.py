@@ -102,7 +102,9 @@ def lease_lost(job: Job | None, ref: LeaseRef, holder: str, now: int, *, may_rea
     if job.state != "running":
         why = f"job {job.id} is {job.state}"
     elif job.epoch == ref.epoch and job.holder == holder and (job.lease_expires or 0) <= now:
-        why = f"it expired {(now - (job.lease_expires or 0)) / 1000:.1f} s ago; beat more often than every lease's length"
+        why = (
+            f"it expired {(now - (job.lease_expires or 0)) / 1000:.1f} s ago; beat more often than every lease's length"
+        )
     elif job.epoch > ref.epoch:
         why = f"{job.agent} holds job {job.id} now (epoch {job.epoch}, yours was {ref.epoch})"
     else:

@@ -38,7 +38,9 @@ def normalise(text: str) -> str:
     >>> normalise("e\\u0301 \\r\\nx")
     'é\\nx\\n'
     """
-    lines = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = (
+        unicodedata.normalize("NFC", text.removeprefix("\ufeff")).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    )
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 

@@ -88,7 +88,9 @@ class NewJobRequest(Request):
     max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
     parent_id: Id | None = None
     title: Line | None = None
-    tags: Annotated[list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)] = []
+    tags: Annotated[
+        list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)
+    ] = []
     budget_usd: Money | None = None
 
     @model_validator(mode="after")
@@ -222,6 +224,7 @@ def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
         return {"field": field[:100], "problem": f"unknown field; {hint}"}
     if kind == "missing":
         return {"field": field, "problem": "is required"}
+    counted = ("be", "characters") if isinstance(error.get("input"), str) else ("have", "entries")
     wanted = {
         "string_type": "must be text",
         "int_type": "must be a whole number",
@@ -236,8 +239,8 @@ def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
         "less_than_equal": f"must be at most {ctx.get('le')}",
         "string_too_long": f"must be at most {ctx.get('max_length')} characters",
         "string_too_short": f"must be at least {ctx.get('min_length')} characters",
-        "too_long": f"must have at most {ctx.get('max_length')} entries",
-        "too_short": f"must have at least {ctx.get('min_length')} entries",
+        "too_long": f"must {counted[0]} at most {ctx.get('max_length')} {counted[1]}",
+        "too_short": f"must {counted[0]} at least {ctx.get('min_length')} {counted[1]}",
         "string_pattern_mismatch": f"must match {ctx.get('pattern')}",
         "literal_error": f"must be {ctx.get('expected')}",
         "control": error["msg"],

@@ -152,7 +152,9 @@ def queue(row: Queue) -> Json:
         "hidden": row.hidden,
         "configured": row.configured,
         "paused": row.paused,
-        "counts": {state: row.counts.get(state, 0) for state in ("queued", "running", "succeeded", "failed", "cancelled")},
+        "counts": {
+            state: row.counts.get(state, 0) for state in ("queued", "running", "succeeded", "failed", "cancelled")
+        },
     }
 
 

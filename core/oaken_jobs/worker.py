@@ -77,7 +77,7 @@ class PermanentJobError(Exception):
     """Raised by a handler: trying again would not help. The job fails at once, whatever attempts it has left."""
 
 
-class Deferred(Exception):  # noqa: N818 - it is an instruction, not an error
+class Deferred(Exception):
     """Raised by a handler: not now. The job goes back to its queue for `seconds`, and the attempt is not counted."""
 
     def __init__(self, seconds: float) -> None:

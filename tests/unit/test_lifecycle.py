@@ -12,6 +12,7 @@ LEGAL = {
     ("claim", "queued", "failed"),
     ("complete", "running", "succeeded"),
     ("complete", "running", "failed"),
+    ("complete", "running", "cancelled"),
     ("fail", "running", "queued"),
     ("fail", "running", "failed"),
     ("fail", "running", "cancelled"),

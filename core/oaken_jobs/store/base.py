@@ -236,9 +236,8 @@ Op = (
     | Register
     | Unregister
 )
-Reply = (
-    Enqueued | Claimed | Job | Beaten | Cancelled | bool | int | TokenRow | list[ProcessRow] | BaseException | None
-)
+Reply = Enqueued | Claimed | Job | Beaten | Cancelled | bool | int | TokenRow | list[ProcessRow] | BaseException | None
+
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
@@ -268,7 +267,7 @@ class Counts(NamedTuple):
 
     queue: str
     state: str
-    count: int
+    jobs: int
 
 
 class Document(NamedTuple):

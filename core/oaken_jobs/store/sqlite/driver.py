@@ -11,7 +11,7 @@ import os
 import sqlite3 as _standard
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 
@@ -27,8 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Database = _standard.Connection
-Error = cast("type[_standard.Error]", sqlite3.Error)
-OperationalError = cast("type[_standard.OperationalError]", sqlite3.OperationalError)
+Error = sqlite3.Error
+OperationalError = sqlite3.OperationalError
 
 SAFE_FROM = (3, 51, 3)
 BUSY_SECONDS = 30
@@ -61,20 +61,17 @@ class Connection(aiosqlite.Connection):
         return result
 
 
-def connect(path: Path, *, readonly: bool = False) -> Connection:
-    """An unopened connection (await it) to an existing file, set up for many processes and no loss at a power cut."""
+async def connect(path: Path, *, readonly: bool = False) -> Connection:
+    """A connection to an existing file, set up for many processes and no loss at a power cut."""
 
     def open_here() -> Database:
         mode = "ro" if readonly else "rw"
-        database = cast(
-            "Database",
-            sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                isolation_level=None,
-                timeout=BUSY_SECONDS,
-                cached_statements=512,
-            ),
+        database = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=BUSY_SECONDS,
+            cached_statements=512,
         )
         for pragma in ("journal_mode = wal", "synchronous = full", "temp_store = memory", "cache_size = -32768"):
             if readonly and pragma.startswith("journal_mode"):
@@ -85,7 +82,9 @@ def connect(path: Path, *, readonly: bool = False) -> Connection:
         database.execute("pragma journal_size_limit = 67108864").fetchall()
         return database
 
-    return Connection(open_here, 64)
+    connection = Connection(open_here, 64)
+    await connection
+    return connection
 
 
 def create_file(path: Path) -> None:

@@ -39,7 +39,12 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
 
     if before is not None:
         add("j.id < ?", before)
-    for column, wanted in (("state", where.states), ("kind", where.kinds), ("queue", where.queues), ("grade", where.grades)):
+    for column, wanted in (
+        ("state", where.states),
+        ("kind", where.kinds),
+        ("queue", where.queues),
+        ("grade", where.grades),
+    ):
         if wanted:
             add(f"j.{column} {_IN}", _json(wanted))
     if where.not_queues:
@@ -89,7 +94,9 @@ def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
 def activity(db: Database, after: int, limit: int, verbs: frozenset[str] | None) -> list[Activity]:
     only = f"and verb {_IN} " if verbs is not None else ""
     bound = (after, _json(sorted(verbs)), limit) if verbs is not None else (after, limit)
-    rows = db.execute(f"select {ACTIVITY_COLUMNS} from activity where id > ? {only}order by id limit ?", bound).fetchall()
+    rows = db.execute(
+        f"select {ACTIVITY_COLUMNS} from activity where id > ? {only}order by id limit ?", bound
+    ).fetchall()
     return [Activity._make(row) for row in rows]
 
 
@@ -136,7 +143,10 @@ def agents(db: Database) -> list[AgentRow]:
     rows = db.execute(
         "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents order by last_seen desc, agent"
     ).fetchall()
-    return [AgentRow(*row, tuple(holding.get(row[0], ()))) for row in rows]
+    return [
+        AgentRow(agent, name, first, last, leased, succeeded, failed, tuple(holding.get(agent, ())))
+        for agent, name, first, last, leased, succeeded, failed in rows
+    ]
 
 
 def leased_kinds(db: Database) -> set[str]:
@@ -166,7 +176,10 @@ def documents(db: Database, ids: Sequence[str]) -> list[Document]:
         f"select document, title, characters, created_at from documents where document {_IN} order by document",
         (_json(ids),),
     ).fetchall()
-    return [Document(*row, tuple(sources.get(row[0], ()))) for row in rows]
+    return [
+        Document(document, title, characters, created_at, tuple(sources.get(document, ())))
+        for document, title, characters, created_at in rows
+    ]
 
 
 def vectors(db: Database, model: str | None) -> list[tuple[str, str, list[float]]]:

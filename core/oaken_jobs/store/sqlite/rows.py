@@ -25,7 +25,9 @@ def insert(database: Database, into: str, width: int, rows: Sequence[Row]) -> No
         database.execute(_insert(into, width, len(chunk)), [value for row in chunk for value in row])
 
 
-def update(database: Database, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+def update(
+    database: Database, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]
+) -> None:
     """Sets `columns` of the rows found by `keys`; each row of `rows` has the keys first."""
     for chunk in _chunks(rows):
         database.execute(_update(table, keys, columns, len(chunk)), [value for row in chunk for value in row])

@@ -237,7 +237,9 @@ class Transaction:
     def _beat(self, op: Beat) -> Reply:
         job = self._jobs.get(op.ref.job_id)
         if not moves.holds(job, op.ref, op.holder, self._now):
-            return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder))
+            return moves.lease_lost(
+                job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder)
+            )
         assert job is not None
         lease_ms = op.lease_ms or job.lease_ms or 0
         expires = self._now + lease_ms
@@ -270,9 +272,7 @@ class Transaction:
             job = self._jobs[job_id]
             move = moves.lose(job, self._now, self._rules, random.random())
             self._write(job, move, SYSTEM)
-            self._ended.append(
-                (job.id, job.epoch, self._now, "lost", move.error, None, None, None, None, None, None)
-            )
+            self._ended.append((job.id, job.epoch, self._now, "lost", move.error, None, None, None, None, None, None))
         self._flush()
         return len(ids)
 
@@ -397,7 +397,9 @@ class Transaction:
             return
         parent = self._jobs.get(parent_id)
         if parent is None:
-            raise NotFound(f"parent_id {parent_id}: there is no such job. Leave parent_id out, or name a job that exists.")
+            raise NotFound(
+                f"parent_id {parent_id}: there is no such job. Leave parent_id out, or name a job that exists."
+            )
         if op.held_by is not None and (
             parent.state != "running" or parent.holder != op.held_by or (parent.lease_expires or 0) <= self._now
         ):
@@ -578,7 +580,9 @@ class Transaction:
 
     def _add_token(self, op: AddToken) -> Reply:
         if self._db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
-            raise Conflict(f"A token named {op.name} exists or existed; a name is never used again. Choose another name.")
+            raise Conflict(
+                f"A token named {op.name} exists or existed; a name is never used again. Choose another name."
+            )
         row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, self._now, op.expires_at, None)
         self._db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?)", row)
         self._note_other("token_changed", "create", op.name, op.actor)
@@ -649,7 +653,8 @@ class Transaction:
                 )
             else:
                 self._db.execute(
-                    "delete from labels where subject = ? and layer = ? and key = ?", (labels.subject, labels.layer, key)
+                    "delete from labels where subject = ? and layer = ? and key = ?",
+                    (labels.subject, labels.layer, key),
                 )
 
     # Rows in memory, and how they are written.
