@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.store.base import Claim, Claimed, Op, Reply, Store
@@ -31,7 +31,9 @@ class Committer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[tuple[Op, asyncio.Future[Any]]] = []
+        self._waiting: list[_Call] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running = False
         self._kicked = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -46,23 +48,30 @@ class Committer:
 
     def submit(self, op: Op) -> asyncio.Future[Any]:
         """As `call`, as a future: cancel it to give up; what was asked for may be done all the same."""
-        if self._closed:
-            raise Unavailable("Oaken is stopping. Try again when it is back.")
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((op, future))
-        self._wake()
-        return future
+        return self._submit((op,), False)
 
     async def call_all(self, ops: Sequence[Op]) -> list[Any]:
         """Replies at each one's place, refusals as values."""
-        futures = [self.submit(op) for op in ops]
-        return await asyncio.gather(*futures, return_exceptions=True)
+        parts = [self._submit(ops[at : at + GROUP], True) for at in range(0, len(ops), GROUP)]
+        return [reply for part in parts for reply in await part]
+
+    def _submit(self, ops: Sequence[Op], many: bool) -> asyncio.Future[Any]:
+        if self._closed:
+            raise Unavailable("Oaken is stopping. Try again when it is back.")
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future = self._loop.create_future()
+        self._waiting.append(_Call(ops, future, many))
+        if not self._running:
+            self._start()
+        return future
 
     def kick(self) -> None:
         """Asks for a group even where only lease requests wait."""
         if not self._closed:
             self._kicked = True
-            self._wake()
+            if not self._running:
+                self._start()
 
     async def close(self) -> None:
         """Takes nothing more and returns when what was taken is committed."""
@@ -70,36 +79,47 @@ class Committer:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    def _wake(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="commit")
+    def _start(self) -> None:
+        self._running = True
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="commit")
 
     async def _run(self) -> None:
-        while self._waiting or self._kicked:
-            self._kicked = False
-            group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-            group = [(op, future) for op, future in group if not future.done()]
-            ops: list[Op] = [op for op, _ in group]
-            claim = self.claims(ops)
-            if claim is not None:
-                ops.append(claim[0])
-            if ops:
-                await self._commit(ops, group, claim[1] if claim else None)
-                # Callers that were just answered get to ask again before the next group is put together: fewer, larger groups.
-                # Callers that were just answered get to ask again before the next group is put together: fewer, larger groups.
-                await asyncio.sleep(PAUSE if self.shared and (self._waiting or self._kicked) else 0)
+        try:
+            while self._waiting or self._kicked:
+                self._kicked = False
+                calls, ops = self._next_group()
+                claim = self.claims(ops)
+                if claim is not None:
+                    ops.append(claim[0])
+                if ops:
+                    await self._commit(ops, calls, claim[1] if claim else None)
+                    # Callers that were just answered get to ask again before the next group is put together: fewer and
+                    # larger groups.
+                    await asyncio.sleep(PAUSE if self.shared and (self._waiting or self._kicked) else 0)
+        finally:
+            self._running = False
 
-    async def _commit(
-        self,
-        ops: list[Op],
-        group: list[tuple[Op, asyncio.Future[Any]]],
-        claimed: Callable[[Any], None] | None,
-    ) -> None:
+    def _next_group(self) -> tuple[list[_Call], list[Op]]:
+        """The longest waiting calls that go into one group, less those whose callers have gone."""
+        calls: list[_Call] = []
+        ops: list[Op] = []
+        taken = 0
+        for call in self._waiting:
+            if ops and len(ops) + len(call.ops) > GROUP:
+                break
+            taken += 1
+            if not call.future.done():
+                calls.append(call)
+                ops.extend(call.ops)
+        del self._waiting[:taken]
+        return calls, ops
+
+    async def _commit(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> None:
         replies: list[Reply]
         try:
             replies = await self._store.write(ops)
         except asyncio.CancelledError:
-            _answer(group, [Unavailable("Oaken was stopped; the outcome of this call is unknown.")] * len(group))
+            _answer(calls, [Unavailable("Oaken was stopped; the outcome of this call is unknown.")] * len(ops))
             raise
         except BaseException as error:
             if not isinstance(error, OakenError):
@@ -110,17 +130,35 @@ class Committer:
             self.committed(ops)
         if claimed is not None:
             claimed(replies[-1])
-        _answer(group, replies)
+        _answer(calls, replies)
 
 
-def _answer(group: list[tuple[Op, asyncio.Future[Any]]], replies: Sequence[Reply]) -> None:
-    for (_, future), reply in zip(group, replies, strict=False):
-        if future.done():  # its caller gave up
+class _Call(NamedTuple):
+    """What one caller asked for. `many` says that it wants a list of replies, refusals as values."""
+
+    ops: Sequence[Op]
+    future: asyncio.Future[Any]
+    many: bool
+
+
+def _answer(calls: list[_Call], replies: Sequence[Reply]) -> None:
+    at = 0
+    for call in calls:
+        mine = replies[at : at + len(call.ops)]
+        at += len(call.ops)
+        if call.future.done():  # its caller gave up
             continue
-        if isinstance(reply, OakenError):
-            future.set_exception(reply)
-        elif isinstance(reply, BaseException):
-            log.error("an operation failed", exc_info=reply)
-            future.set_exception(Unavailable("The store failed on this call; see the log of the server. Try again."))
+        if call.many:
+            call.future.set_result([_told(reply) for reply in mine])
+        elif isinstance(mine[0], BaseException):
+            call.future.set_exception(_told(mine[0]))
         else:
-            future.set_result(reply)
+            call.future.set_result(mine[0])
+
+
+def _told(reply: Reply) -> Any:
+    """The reply as a caller may see it: what the store never meant to raise goes to the log."""
+    if isinstance(reply, BaseException) and not isinstance(reply, OakenError):
+        log.error("an operation failed", exc_info=reply)
+        return Unavailable("The store failed on this call; see the log of the server. Try again.")
+    return reply

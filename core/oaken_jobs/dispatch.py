@@ -39,12 +39,13 @@ class Dispatcher:
         self._commit = commit
         self._clock = clock
         self._waiters: dict[_Waiter, None] = {}
+        self._patient = 0
         self._worth_asking = False
         self._timer: Timer | None = None
         self._timer_at: float = 0
         self._closed = False
         self.interest: Callable[[bool], None] = lambda waiting: None
-        """Told when the first request begins to wait and when the last one has gone."""
+        """Told when the first patient request comes and when the last one has gone."""
         commit.claims = self._collect
 
     async def lease(self, want: Want, wait_seconds: float) -> list[Leased]:
@@ -56,8 +57,10 @@ class Dispatcher:
             return []
         waiter = _Waiter(want, asyncio.get_running_loop().create_future(), wait_seconds > 0)
         self._waiters[waiter] = None
-        if len(self._waiters) == 1:
-            self.interest(True)
+        if waiter.patient:
+            self._patient += 1
+            if self._patient == 1:
+                self.interest(True)
         deadline = self._clock.call_later(wait_seconds, lambda: self._give_up(waiter)) if waiter.patient else None
         self._commit.kick()
         try:
@@ -135,8 +138,10 @@ class Dispatcher:
         self._forget(waiter)
 
     def _forget(self, waiter: _Waiter) -> None:
-        if self._waiters.pop(waiter, waiter) is None and not self._waiters:
-            self.interest(False)
+        if self._waiters.pop(waiter, waiter) is None and waiter.patient:
+            self._patient -= 1
+            if not self._patient:
+                self.interest(False)
 
     def _give_back(self, want: Want, leases: list[Leased]) -> None:
         for lease in leases:

@@ -51,11 +51,19 @@ def grade(job: Job, kind: Kind | None, result: Json | None, now_ms: int, *, fits
     no schema (a result that does not fit never succeeds). `kind` is what is known of the job's kind, None for nothing.
     The first rule that matches decides; over its budget a job is one step worse. No word of a result is in a reason.
     """
-    found = _graded(job, kind, now_ms, result or {}, fits)
+    return _in_budget(_graded(job, kind, now_ms, result or {}, fits), job, job.cost_usd)
+
+
+def grade_result(job: Job, kind: Kind | None, result: Json, fits: bool | None, cost_usd: float | None) -> Grade | None:
+    """What `grade` will say of a running job once it has succeeded with `result`, having cost `cost_usd`."""
+    return _in_budget(_succeeded(job, kind, result, fits), job, cost_usd)
+
+
+def _in_budget(found: tuple[Level, str] | None, job: Job, cost_usd: float | None) -> Grade | None:
     if found is None:
         return None
     level, why = found
-    if job.budget_usd is not None and job.cost_usd is not None and job.cost_usd > job.budget_usd:
+    if job.budget_usd is not None and cost_usd is not None and cost_usd > job.budget_usd:
         level, why = _WORSE[level], f"{why}, {OVER_BUDGET}"
     return Grade(level, why, VERSION)
 

@@ -49,7 +49,7 @@ from oaken_jobs.model import (
     Usage,
 )
 from oaken_jobs.moves import Finish
-from oaken_jobs.requests import MAX_LEASE_SECONDS, NewJobRequest
+from oaken_jobs.requests import MAX_ID, MAX_LEASE_SECONDS, NewJobRequest
 from oaken_jobs.store.base import (
     Beat,
     Beaten,
@@ -107,7 +107,9 @@ class Jobs:
 
     async def enqueue(self, who: Principal, request: NewJobRequest) -> Enqueued:
         """Adds a job, or returns the live one with the same dedupe key or target."""
-        enqueued: Enqueued = await self._commit.call(self._enqueue_op(who, request))
+        enqueued: Enqueued = await self._commit.submit(self._enqueue_op(who, request))
+        if enqueued.job.kind in self._leased_kinds:
+            return enqueued
         return await self._warned(enqueued)
 
     async def enqueue_many(
@@ -171,7 +173,7 @@ class Jobs:
             max_attempts=request.max_attempts,
             parent_id=request.parent_id,
             title=request.title,
-            tags=tuple(request.tags),
+            tags=tuple(request.tags) if request.tags else (),
             budget_usd=request.budget_usd,
         )
         return Enqueue(new, who.actor, schema.hash if schema else None, None if free else who.name)
@@ -186,7 +188,7 @@ class Jobs:
         if kind in self._leased_kinds:
             return enqueued
         warning = f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
-        return replace(enqueued, warning=warning)
+        return enqueued._replace(warning=warning)
 
     # Leasing.
 
@@ -204,13 +206,10 @@ class Jobs:
         auth.require(who, "lease")
         not_kinds: tuple[str, ...] = ()
         if not who.runner:
-            internal = self.rules.internal
-            barred = sorted(internal.intersection(kinds or ()))
+            not_kinds = self.rules.internal
+            barred = sorted(set(kinds).intersection(not_kinds)) if kinds else None
             if barred:
-                raise Forbidden(
-                    f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds."
-                )
-            not_kinds = tuple(sorted(internal)) if kinds is None else ()
+                raise Forbidden(f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds.")
         want = Want(
             holder=who.name,
             agent=who.agent,
@@ -219,13 +218,14 @@ class Jobs:
             lease_ms=round(lease_seconds * 1000) if lease_seconds is not None else None,
             queues=tuple(sorted(set(queues))) if queues is not None else None,
             kinds=tuple(sorted(set(kinds))) if kinds is not None else None,
-            not_kinds=not_kinds,
+            not_kinds=not_kinds if kinds is None else (),
         )
-        seen = self._note(who)
+        if wait_seconds > 0:
+            self._note(who)  # a request that waits shows that its agent is there
         leases = await self._dispatch.lease(want, wait_seconds)
-        seen = self._note(who)
-        seen.leased += len(leases)
-        self._leased_kinds.update(lease.job.kind for lease in leases)
+        self._note(who).leased += len(leases)
+        for lease in leases:
+            self._leased_kinds.add(lease.job.kind)
         return leases
 
     async def heartbeat(
@@ -328,7 +328,7 @@ class Jobs:
 
     async def finish(self, who: Principal, op: Finish) -> Job:
         """Ends a lease. Raises `LeaseLost`, `ResultInvalid`, or `Conflict` for a repeat that says something else."""
-        job: Job = await self._commit.call(op)
+        job: Job = await self._commit.submit(op)
         self._count(who, job)
         return job
 
@@ -593,7 +593,7 @@ def _cursor(job_id: int, mark: str) -> str:
 def _read_cursor(cursor: str, mark: str) -> int:
     try:
         job_id, found = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        ok = isinstance(job_id, int) and found == mark
+        ok = isinstance(job_id, int) and 0 < job_id <= MAX_ID and found == mark
     except (ValueError, TypeError, binascii.Error):
         ok, job_id = False, 0
     if not ok:

@@ -108,16 +108,15 @@ class Rules:
     max_batch: int = 1000
 
     @cached_property
-    def caps(self) -> str | None:
-        """JSON object of kind to the most that may run at once; None when no kind has a limit."""
+    def caps(self) -> dict[str, int]:
+        """How many jobs of a kind may run at once, for kinds that have a limit."""
         limits = {name: kind.limit for name, kind in self.kinds.items() if kind.limit is not None}
-        limits.update(self.kind_limits)
-        return orjson.dumps(limits).decode() if limits else None
+        return limits | dict(self.kind_limits)
 
     @cached_property
-    def internal(self) -> frozenset[str]:
+    def internal(self) -> tuple[str, ...]:
         """Kinds that only Oaken's own runners may lease."""
-        return frozenset(name for name, kind in self.kinds.items() if kind.internal)
+        return tuple(sorted(name for name, kind in self.kinds.items() if kind.internal))
 
     def lease_for(self, kind: str) -> float:
         """Seconds a lease of this kind lasts when the request does not say."""

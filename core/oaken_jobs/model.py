@@ -207,8 +207,7 @@ class LeaseRef(NamedTuple):
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(NamedTuple):
     """A job handed to a worker: everything needed to do it and to finish it."""
 
     job: Job
@@ -221,8 +220,7 @@ class Leased:
         return f"{self.job.id}-{self.job.epoch}-{self.job.nonce}"
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """What a caller asks for, already checked: payload is JSON text of an object, text is clean, times are milliseconds."""
 
     kind: str
@@ -240,8 +238,7 @@ class NewJob:
     budget_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """The answer to an enqueue. `created` is false where a live job with the same dedupe key or target was returned."""
 
     job: Job
@@ -286,8 +283,7 @@ class AgentRow:
     holds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Grade:
+class Grade(NamedTuple):
     """How well a job went and why, by one versioned function."""
 
     grade: Literal["ok", "note", "warn", "bad"]

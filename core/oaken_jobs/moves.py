@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
 
 from oaken_jobs import retry
 from oaken_jobs.errors import Conflict, LeaseLost, OakenError, ResultInvalid
-from oaken_jobs.grading import grade
+from oaken_jobs.grading import grade, grade_result
 from oaken_jobs.kinds import Kind, Rules, Schema, stored_problems
 from oaken_jobs.lifecycle import sources
 from oaken_jobs.model import Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
@@ -50,19 +50,12 @@ class Finish:
     def body_hash(self) -> str:
         """Tells two finishes of one lease apart, for a repeat must say the same."""
         usage = self.usage
-        body = (
-            self.verb,
-            self.result_text,
-            self.error,
-            self.permanent,
-            self.delay_ms,
-            usage and (usage.usage, usage.cost_usd, usage.produced_by),
-        )
+        spent = usage and (usage.usage, usage.cost_usd, usage.produced_by)
+        body = (self.result_text, self.error, self.permanent, self.delay_ms, spent)
         return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
 
 
-@dataclass(slots=True)
-class Move:
+class Move(NamedTuple):
     """A decision: the columns to write, how the attempt ends (None: it does not), and what else to keep."""
 
     verb: str
@@ -70,13 +63,16 @@ class Move:
     outcome: str | None = None
     error: str | None = None
     result_text: str | None = None
-    effects: list[Effect] = field(default_factory=list[Effect])
+    effects: tuple[Effect, ...] = ()
     refusal: OakenError | None = None
     """Told to the caller although the changes are written."""
 
     def answer(self) -> str:
         """What a repeat of this finish is told again: the columns that changed, but for those of the lease."""
-        return orjson.dumps({name: value for name, value in self.changes.items() if name not in FREED}).decode()
+        changes = self.changes.copy()
+        for name in FREED:
+            changes.pop(name, None)
+        return orjson.dumps(changes).decode()
 
 
 def holds(job: Job | None, ref: LeaseRef, holder: str, now: int) -> bool:
@@ -268,15 +264,15 @@ def _complete(job: Job, call: Finish, now: int, rules: Rules) -> Move:
         **_spent(job, call.usage),
         **FREED,
     }
-    graded = grade(job.having(changes), kind, result, now, fits=True if schema else None)
     if job.cancelling:
         changes["cancelling"] = 0
+    graded = grade_result(job, kind, result, True if schema else None, changes.get("cost_usd", job.cost_usd))
     if graded:
-        changes |= {"grade": graded.grade, "grade_why": graded.why, "grade_version": graded.version}
-    effects = list(call.effects)
+        changes["grade"], changes["grade_why"], changes["grade_version"] = graded
+    effects = call.effects
     if kind:
-        effects += kind.on_success(job, result)
-    return Move("complete", changes, "succeeded", result_text=call.result_text or "{}", effects=effects)
+        effects = (*effects, *kind.on_success(job, result))
+    return Move("complete", changes, "succeeded", None, call.result_text or "{}", effects)
 
 
 def _misfit(
@@ -332,7 +328,7 @@ def _final(job: Job, state: str, now: int, rules: Rules, *, reason: str) -> dict
     changes: dict[str, Any] = {"state": state, "reason": reason, "finished_at": now, "cancelling": 0, **FREED}
     graded = grade(job.having(changes), rules.kinds.get(job.kind), None, now)
     if graded:
-        changes |= {"grade": graded.grade, "grade_why": graded.why, "grade_version": graded.version}
+        changes["grade"], changes["grade_why"], changes["grade_version"] = graded
     return changes
 
 

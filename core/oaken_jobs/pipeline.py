@@ -69,6 +69,12 @@ def subject_of(document: str) -> str:
     return f"document:{document}"
 
 
+def document_of(subject: str) -> str | None:
+    """The document that a subject is about; None for a subject that is no document."""
+    prefix, _, document = subject.partition(":")
+    return document if prefix == "document" and document else None
+
+
 async def _intake(job: JobContext) -> Done:
     text = normalise(job.payload["text"])
     if not text.strip():

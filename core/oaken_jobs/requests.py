@@ -25,6 +25,8 @@ MAX_PAGE = 500
 DEFAULT_PAGE = 50
 MAX_WAIT_SECONDS = 60
 MAX_LEASES = 1000
+MAX_AMOUNT = 1e15
+"""The most of anything that one attempt can have used."""
 
 
 def _single_line(value: Any) -> Any:
@@ -35,6 +37,17 @@ def _no_control(value: Any) -> Any:
     if isinstance(value, str) and value != clean(value):
         raise PydanticCustomError("control", "it holds control characters or half a character; leave them out")
     return value
+
+
+def _amount(value: Any) -> int | float:
+    # Bounded so that the sums over many attempts are still numbers that JSON readers keep.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT:
+        return value
+    raise PydanticCustomError("amount", "must be a number from 0 to 1e15")
+
+
+def _removable(value: Any) -> Any:
+    return "" if value is None else _single_line(value)
 
 
 def _priority(value: Any) -> Any:
@@ -64,7 +77,8 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Moment = Annotated[int, PlainValidator(_moment)]
 Priority = Annotated[int, BeforeValidator(_priority), Field(ge=0, le=MAX_PRIORITY)]
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], int | float], Field(max_length=32)]
+Amount = Annotated[int | float, PlainValidator(_amount)]
+Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], Amount], Field(max_length=32)]
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,63})?$")]
 
 
@@ -163,19 +177,19 @@ class RequeueRequest(Request):
 class TokenRequest(Request):
     """A token to make."""
 
-    name: str
-    roles: list[str]
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    roles: Annotated[list[Literal["viewer", "user", "agent", "admin"]], Field(min_length=1, max_length=4)]
     kind: Literal["user", "agent"] | None = None
-    expires_in: float | None = None
+    expires_in: Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)] | None = None
 
 
 class LabelsRequest(Request):
-    """Labels people give a subject; an empty value removes one."""
+    """Labels people give a subject; an empty value, or null, removes one."""
 
     human: Annotated[
         dict[
             Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=64)],
-            Annotated[str, BeforeValidator(_single_line), Field(max_length=200)],
+            Annotated[str, BeforeValidator(_removable), Field(max_length=200)],
         ],
         Field(min_length=1, max_length=50),
     ]

@@ -457,7 +457,7 @@ async def test_the_first_loss_is_runnable_at_once_and_later_ones_wait(world: Wor
     await world.tick(10)
     found = await world.job(job.id)
     assert (found.state, found.lost, found.run_at) == ("queued", 2, world.clock.now() + 10_000)
-    world.clock.advance(10)
+    await world.tick(10)
     await world.take(lease_seconds=10)
     await world.tick(10)
     found = await world.job(job.id)

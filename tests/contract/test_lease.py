@@ -200,10 +200,18 @@ async def test_the_longest_waiting_request_is_served_first_and_one_job_wakes_one
 async def test_a_caller_that_has_gone_keeps_no_job(world: World) -> None:
     waiting = asyncio.ensure_future(world.jobs.lease(AGENT, wait_seconds=60))
     await until(lambda: bool(world.core.dispatch._waiters))
+    write, under_way, go_on = world.core.store.write, asyncio.Event(), asyncio.Event()
+
+    async def held_up(ops: Any) -> Any:
+        under_way.set()
+        await go_on.wait()
+        return await write(ops)
+
+    world.core.store.write = held_up  # type: ignore[method-assign]
     adding = asyncio.ensure_future(world.add())
-    # The claim is under way in the group that adds the job when its caller goes.
-    await until(lambda: world.core.commit._task is not None and not world.core.commit._task.done())
-    waiting.cancel()
+    await under_way.wait()
+    waiting.cancel()  # the group that adds the job and claims it for this caller is on its way
+    go_on.set()
     job = await adding
     await asyncio.gather(waiting, return_exceptions=True)
 

@@ -1,15 +1,24 @@
 """The claim by lanes. A lane is a (workspace, queue, kind, priority); the lanes are found by a loose index scan, one seek each.
 
-Cost follows the number of lanes and of jobs taken, never the number of jobs queued, capped, future or finished. `:queues`, `:kinds`
-and `:caps` are JSON or null; LIMIT cannot be correlated in SQLite, hence the `id in (select ... limit :n)`.
+Cost follows the number of lanes and of jobs taken, never the number of jobs queued, capped, future or finished. Lists go in and out as
+JSON, one row an answer (see `rows`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import orjson
+
+from oaken_jobs.store.sqlite.driver import Database
+
 _RUNNABLE = "state = 'queued' and blocked = 0"
 _ORDER = "order by workspace, queue, kind, priority desc"
+_IN_LANE = f"{_RUNNABLE} and workspace = ? and queue = ? and kind = ? and priority = ?"
 
-_LANES = f"""
+LANES = f"""
 with recursive lane(w, q, k, p) as (
   select * from (select workspace, queue, kind, priority from jobs where {_RUNNABLE} {_ORDER} limit 1)
   union all
@@ -18,34 +27,85 @@ with recursive lane(w, q, k, p) as (
     (select id from jobs where {_RUNNABLE} and workspace = l.w and queue = l.q and kind > l.k {_ORDER} limit 1),
     (select id from jobs where {_RUNNABLE} and workspace = l.w and queue > l.q {_ORDER} limit 1),
     (select id from jobs where {_RUNNABLE} and workspace > l.w {_ORDER} limit 1))
-), wanted(w, q, k, p) as materialized (
-  select w, q, k, p from lane
-  where q not in (select queue from queue_state where paused)
-    and (:queues is null or q in (select value from json_each(:queues)))
-    and (:kinds is null or k in (select value from json_each(:kinds)))
-    and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))
-)"""
-
-PICK = f"""{_LANES}, room(k, n) as materialized (
-  select key, max(0, value - (select count(*) from jobs where state = 'running' and kind = key and lease_expires > :now))
-  from json_each(:caps)
-), open(w, q, k, p, n) as materialized (
-  select w, q, k, p, coalesce((select n from room where room.k = wanted.k), :n) from wanted
-), cand as (
-  select j.id, j.kind, j.priority, j.run_at, o.n from open o cross join jobs j where o.n > 0 and j.id in (
-    select id from jobs where {_RUNNABLE} and workspace = o.w and queue = o.q and kind = o.k and priority = o.p
-      and run_at <= :now order by run_at, id limit :n)
 )
-select json_group_array(id) from (select id from (
-  select id, priority, run_at, n, row_number() over (partition by kind order by priority desc, run_at, id) as place from cand
-) where place <= n order by priority desc, run_at, id limit :n)"""
-"""Ids of the next jobs, in the order they are to be handed out, as one JSON array (see `rows`)."""
+select json_group_array(json_array(w, q, k, p)) from lane
+where q not in (select queue from queue_state where paused)
+  and (:queues is null or q in (select value from json_each(:queues)))
+  and (:kinds is null or k in (select value from json_each(:kinds)))
+  and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))"""
+"""The lanes a request may take from, as a JSON array of arrays."""
 
-NEXT_RUN = f"""{_LANES}
-select min((
-  select run_at from jobs where {_RUNNABLE} and workspace = w and queue = q and kind = k and priority = p
-    and run_at > :now order by run_at limit 1)) from wanted"""
-"""When the next job that may be taken falls due (ms), or null."""
+HEAD = f"""
+select json_group_array(json_array(run_at, id)) from (
+  select run_at, id from jobs where {_IN_LANE} and run_at <= ? order by run_at, id limit ?)"""
+"""The first jobs of one lane that are due."""
 
-EXPIRED = """select id from jobs where state = 'running' and lease_expires <= ? order by lease_expires limit ?"""
+HEADS = f"""
+select json_group_array(json_array(run_at, id, kind)) from (
+  select j.run_at, j.id, j.kind from json_each(:lanes) o cross join jobs j where j.id in (
+    select id from jobs where {_RUNNABLE} and workspace = o.value ->> 0 and queue = o.value ->> 1 and kind = o.value ->> 2
+      and priority = o.value ->> 3 and run_at <= :now order by run_at, id limit :n))"""
+"""The first jobs of each of several lanes that are due. LIMIT cannot be correlated in SQLite, hence the `in`."""
+
+NEXT = f"""
+select min((select run_at from jobs where {_RUNNABLE} and workspace = o.value ->> 0 and queue = o.value ->> 1
+  and kind = o.value ->> 2 and priority = o.value ->> 3 and run_at > :now order by run_at limit 1)) from json_each(:lanes) o"""
+"""When the next job of these lanes falls due (ms), or null."""
+
+RUNNING = "select count(*) from jobs where state = 'running' and kind = ? and lease_expires > ?"
+EXPIRED = "select id from jobs where state = 'running' and lease_expires <= ? order by lease_expires limit ?"
 NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
+
+
+class Lane(NamedTuple):
+    workspace: str
+    queue: str
+    kind: str
+    priority: int
+
+
+def lanes(database: Database, filter: dict[str, str | None]) -> list[Lane]:
+    """What a request may take from, highest priority first. `filter` has `queues`, `kinds`, `not_kinds`: JSON arrays or None."""
+    found = orjson.loads(database.execute(LANES, filter).fetchone()[0])
+    return sorted((Lane._make(lane) for lane in found), key=lambda lane: -lane.priority)
+
+
+def pick(database: Database, open_lanes: Sequence[Lane], count: int, caps: dict[str, int], now: int) -> list[int]:
+    """Ids of up to `count` jobs that are due, in the order they are to be handed out; of each capped kind as many as it has room."""
+    room: dict[str, int] = {}
+    for kind in {lane.kind for lane in open_lanes} & caps.keys():
+        running = database.execute(RUNNING, (kind, now)).fetchone()[0]
+        room[kind] = max(0, caps[kind] - running)
+    taken: list[int] = []
+    # Strict priorities: lanes of a lower one are looked at only while there is something left to want.
+    for _, alike in groupby(open_lanes, key=lambda lane: lane.priority):
+        group = [lane for lane in alike if room.get(lane.kind, 1)]
+        want = count - len(taken)
+        if len(group) == 1:
+            kind = group[0].kind
+            limit = min(want, room.get(kind, want))
+            heads: list[list[Any]] = orjson.loads(database.execute(HEAD, (*group[0], now, limit)).fetchone()[0])
+            taken += [job_id for _, job_id in heads]
+            if kind in room:
+                room[kind] -= len(heads)
+        elif group:
+            bound = {"lanes": _text(group), "now": now, "n": want}
+            for _, job_id, kind in sorted(orjson.loads(database.execute(HEADS, bound).fetchone()[0])):
+                if len(taken) == count:
+                    break
+                if room.get(kind, 1):
+                    taken.append(job_id)
+                    if kind in room:
+                        room[kind] -= 1
+        if len(taken) == count:
+            break
+    return taken
+
+
+def next_run(database: Database, open_lanes: Sequence[Lane], now: int) -> int | None:
+    """When the next job of these lanes falls due (ms); None when none is in the future."""
+    return database.execute(NEXT, {"lanes": _text(open_lanes), "now": now}).fetchone()[0]
+
+
+def _text(lanes: Sequence[Lane]) -> str:
+    return orjson.dumps([tuple(lane) for lane in lanes]).decode()

@@ -15,7 +15,7 @@ from oaken_jobs.store.sqlite.driver import Database
 
 Row = Sequence[Any]
 
-_SIZES = (256, 64, 16, 4, 1)
+_SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows in one statement: few sizes, so that the statements stay prepared."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -462,9 +461,8 @@ class Transaction:
     def _pick(self, want: Want, total: int) -> list[int]:
         ids: list[int] = []
         for _ in range(_REFUSALS_IN_CLAIM):
-            found = orjson.loads(
-                self._db.execute(claim.PICK, self._filter(want) | {"n": total - len(ids)}).fetchone()[0]
-            )
+            lanes = claim.lanes(self._db, _filter(want))
+            found = claim.pick(self._db, lanes, total - len(ids), self._rules.caps, self._now)
             self._load_with_payloads(found)
             fit = [job_id for job_id in found if not self._refused(self._jobs[job_id])]
             ids += fit
@@ -520,18 +518,9 @@ class Transaction:
         return handed
 
     def _next_at(self, short: list[Want]) -> int | None:
-        times = [self._db.execute(claim.NEXT_RUN, self._filter(want)).fetchone()[0] for want in short]
+        times = [claim.next_run(self._db, claim.lanes(self._db, _filter(want)), self._now) for want in short]
         times.append(self._db.execute(claim.NEXT_EXPIRY).fetchone()[0])
         return min((t for t in times if t is not None), default=None)
-
-    def _filter(self, want: Want) -> dict[str, Any]:
-        return {
-            "now": self._now,
-            "queues": _json(want.queues) if want.queues is not None else None,
-            "kinds": _json(want.kinds) if want.kinds is not None else None,
-            "not_kinds": _json(want.not_kinds) if want.not_kinds else None,
-            "caps": self._rules.caps,
-        }
 
     # Everything else.
 
@@ -621,7 +610,7 @@ class Transaction:
             parent = job.parent_id if job.parent_id is not None else job.id
             schema = self._rules.kinds[effect.new.kind].payload_schema if effect.new.kind in self._rules.kinds else None
             actor = Actor("system", job.kind, "worker")
-            new = replace(effect.new, parent_id=parent, priority=job.priority)
+            new = effect.new._replace(parent_id=parent, priority=job.priority)
             self._spawned.append(Enqueue(new, actor, schema.hash if schema else None))
         elif isinstance(effect, KeepDocument):
             self._db.execute(
@@ -767,6 +756,14 @@ def _named(ops: Iterable[Any]) -> set[int]:
         elif isinstance(op, Cancel):
             found.add(op.job_id)
     return found
+
+
+def _filter(want: Want) -> dict[str, str | None]:
+    return {
+        "queues": _json(want.queues) if want.queues is not None else None,
+        "kinds": _json(want.kinds) if want.kinds is not None else None,
+        "not_kinds": _json(want.not_kinds) if want.not_kinds else None,
+    }
 
 
 def _json(values: Iterable[Any]) -> str:

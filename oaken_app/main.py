@@ -1,0 +1,87 @@
+"""The command line: `oaken COMMAND`. Commands are loaded when they are called, so that help comes at once.
+
+A group is a module of this package with a `typer.Typer` in it, and a line in `COMMANDS`. One that has a single subcommand needs an
+`@app.callback()`, or typer makes it a plain command.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from oaken_jobs.errors import OakenError
+
+
+class Command(NamedTuple):
+    """Where a command is found: the name of a module, of the `Typer` in it, and one line of help."""
+
+    module: str
+    app: str
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command("oaken_app.serve", "serve", "Run the server: HTTP, duties, and the built-in job bodies."),
+    "runner": Command("oaken_app.serve", "runner", "Run only job bodies, beside a server started with --no-runner."),
+}
+
+
+class _Lazy(TyperGroup):
+    """Knows the commands' names and help, and loads one when it is called."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        for name, command in COMMANDS.items():
+            self.add_command(TyperCommand(name=name, help=command.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and name in COMMANDS:
+            where = COMMANDS[name]
+            command = typer.main.get_command(getattr(import_module(where.module), where.app))
+        return name, command, rest
+
+
+app = typer.Typer(
+    name="oaken",
+    cls=_Lazy,
+    help="A durable job store for AI agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from oaken_jobs import __version__
+
+        typer.echo(f"oaken {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _oaken(  # pyright: ignore[reportUnusedFunction]
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The command `oaken`. A refusal is one line on stderr and exit code 1; wrong usage is exit code 2."""
+    try:
+        app(prog_name="oaken")
+    except OakenError as error:
+        sys.stderr.write(f"oaken: {' '.join(error.message.split())}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Composes a process out of its parts and owns their start and stop.
+
+Start: address, database, duties, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties; runner, with its
+grace; then what still waits inside, and the database. Nothing touches the database afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Literal
+
+from oaken_jobs import config, pipeline
+from oaken_jobs.config import Settings
+from oaken_jobs.core import Core
+from oaken_jobs.runner import Runner
+from oaken_jobs.store.sqlite.driver import unsafe_version
+from oaken_swarm.app import App
+from oaken_swarm.server import Server
+
+log = logging.getLogger("oaken.process")
+
+LEAVE_AT_ONCE = 130
+
+
+class Process:
+    """One process of Oaken: role `serve` answers HTTP, and runs job bodies unless `runner` is false; role `runner` only runs
+    job bodies. `start` and `stop` are idempotent; a process that was stopped is not started again."""
+
+    def __init__(self, settings: Settings, *, role: Literal["serve", "runner"] = "serve", runner: bool = True) -> None:
+        """Raises `ConfigError` for settings that cannot be used together."""
+        rules = config.rules(settings, pipeline.kinds().values())
+        self.settings = settings
+        self.core = Core.on_folder(settings.data_dir, rules, role)
+        self._server: Server | None = None
+        if role == "serve":
+            self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)
+        self._runner: Runner | None = None
+        if runner or role == "runner":
+            core = self.core
+            self._runner = Runner(core.jobs, core.follower, core.clock, pipeline.handlers(), settings.runner.grace)
+        self._started = False
+        self._stop: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str | None:
+        """`http://host:port`; None for a process that does not serve."""
+        return self._server.address if self._server is not None else None
+
+    async def start(self) -> None:
+        """Returns when everything works. What was begun is undone if something fails.
+
+        Raises `ConfigError` for an address that cannot be taken, `Unavailable` for a database that cannot be opened.
+        """
+        if self._started:
+            return
+        self._started = True
+        try:
+            if self._server is not None:
+                self._server.bind()
+            await self.core.open()
+            if (danger := unsafe_version()) is not None:
+                log.warning("%s", danger)
+            await self.core.maintenance.start()
+            if self._runner is not None:
+                await self._runner.start()
+            if self._server is not None:
+                await self._server.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Returns when everything has stopped. A handler that ignores its cancellation keeps it pending."""
+        if self._stop is None:
+            self._stop = asyncio.get_running_loop().create_task(self._stop_all(), name="stop")
+        await asyncio.shield(self._stop)
+
+    async def _stop_all(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+        await self.core.maintenance.stop()
+        if self._runner is not None:
+            await self._runner.stop()
+        await self.core.close()
+
+
+def run(process: Process, ready: Callable[[], None]) -> None:
+    """Runs a process until SIGTERM or SIGINT, and stops it in order; a second signal leaves at once.
+
+    `ready` is called when everything works. Raises what `Process.start` raises.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=process.settings.log.level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_until_signalled(process, ready))
+
+
+async def _until_signalled(process: Process, ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, _leave)
+        loop.call_soon_threadsafe(asked.set)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, on_signal)
+    await process.start()
+    try:
+        ready()
+        await asked.wait()
+        log.info("stopping")
+    finally:
+        await process.stop()
+    log.info("stopped")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(LEAVE_AT_ONCE)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed; None for Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,27 @@
+"""The MCP server: Oaken's tools over stdio, on the same database file as every other door.
+
+Nothing is imported here that could print: `serve_stdio` takes stdout for the protocol before it imports anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["serve_stdio"]
+
+
+def serve_stdio(data_dir: Path | None = None, *, actor: str | None = None, roles: Sequence[str] = ()) -> None:
+    """Serves MCP on this process's stdin and stdout until stdin ends or a SIGTERM comes.
+
+    `data_dir` as `OAKEN_DATA_DIR` where not given. `actor` is `agent:NAME`, `user:NAME` or `NAME` (a user); left out, an
+    agent with the client's name. `roles` narrows `user` and `agent`. Raises `OakenError` for what is wrong with them, with
+    the settings, or with the database. The process's own stdin and stdout are gone afterwards.
+    """
+    from oaken_mcp import wire
+
+    taken = wire.claim()
+
+    from oaken_mcp import stdio
+
+    stdio.run(taken, data_dir, actor=actor, roles=roles)

@@ -1,0 +1,154 @@
+"""The HTTP service: one ASGI application over a core.
+
+A call goes through here once: Host and Origin, route, token, body or query, the route's own function, answer. No layers of middleware
+lie between, since at ten thousand calls a second each of them is felt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from oaken_jobs.config import ServerSettings
+from oaken_jobs.core import Core
+from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
+from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import read
+from oaken_swarm.body import Size, read_json
+from oaken_swarm.call import Answer, Call, ClientGone
+from oaken_swarm.guard import Guard
+from oaken_swarm.paths import BodySize, Paths, Route
+from oaken_swarm.problems import problem_answer
+from oaken_swarm.query import read_query
+from oaken_swarm.routes import ROUTES
+from oaken_swarm.waits import Waits
+
+log = logging.getLogger("oaken.http")
+
+SMALL_BYTES = 1 << 20
+BULK_BYTES = 16 << 20
+_NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
+_ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class App:
+    """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
+    of Host and Origin; tokens are their own business."""
+
+    def __init__(self, core: Core, server: ServerSettings, mounts: Mapping[str, ASGIApp] | None = None) -> None:
+        self._core = core
+        self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
+        self._paths = Paths(ROUTES)
+        self._mounts = dict(mounts or {})
+        self._waits = Waits()
+        self._stopping = False
+        self._sizes = _sizes(core)
+
+    def stop(self) -> None:
+        """Answers all calls that wait, and lets none wait any more. The server itself is stopped afterwards."""
+        self._stopping = True
+        self._waits.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no lifespan: whoever composes the process owns start and stop
+        try:
+            path = scope.get("raw_path", b"").decode("ascii")
+            headers = _Headers(scope)
+            self._guard.check(headers.hosts, headers.origin)
+            mounted = self._mounts.get(path.split("/", 2)[1]) if self._mounts else None
+            if mounted is not None:
+                await mounted(scope, receive, send)
+                return
+            answer = await self._answer(scope, path, headers, receive)
+        except OakenError as error:
+            if error.status >= 500 and not isinstance(error, Unavailable):
+                log.error("a call failed", exc_info=error)
+                error = OakenError(_INTERNAL)
+            answer = problem_answer(error)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            answer = problem_answer(Unavailable("Oaken is stopping. Try again when it is back."))
+        except Exception:
+            log.exception("a call failed")
+            answer = problem_answer(OakenError(_INTERNAL))
+        body = answer.body
+        start = [*_ALWAYS, *answer.headers]
+        if body or answer.status != 204:
+            start += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": answer.status, "headers": start})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, path: str, headers: _Headers, receive: Receive) -> Answer:
+        route, params, methods = self._paths.find(scope["method"], path)
+        if route is None:
+            return Answer(b"", 204, ((b"allow", ", ".join(methods).encode()),))
+        token = None if route.open else headers.token
+        who = _NOBODY if route.open else await self._core.tokens.authenticate(token, "http")
+        if headers.idempotency_key:
+            raise InvalidRequest(
+                "Idempotency-Key is not supported by this version. Leave it out, and give jobs a dedupe_key where a repeat "
+                "must not add another."
+            )
+        call = Call(self._core, self._waits, receive, who, token, params)
+        query = read_query(scope["query_string"])
+        if not route.has_body:
+            return await route.handler(call, read(route.takes, query))
+        if query:
+            raise InvalidRequest(f"{route.method} {route.path} takes no query; put the fields into the body.")
+        data = await read_json(receive, self._sizes[route.size], headers.content_type, headers.content_encoding)
+        return await route.handler(call, read(route.model_for(data), data))
+
+
+_INTERNAL = "Something went wrong inside Oaken; the server's log says what."
+
+
+class _Headers:
+    """The headers that matter here, from one pass over them all."""
+
+    __slots__ = ("content_encoding", "content_type", "hosts", "idempotency_key", "origin", "token")
+
+    def __init__(self, scope: Scope) -> None:
+        self.hosts: list[bytes] = []
+        self.origin: bytes | None = None
+        self.token: str | None = None
+        self.content_type: bytes | None = None
+        self.content_encoding: bytes | None = None
+        self.idempotency_key = False
+        for name, value in scope["headers"]:
+            if name == b"host":
+                self.hosts.append(value)
+            elif name == b"authorization":
+                scheme, _, token = value.partition(b" ")
+                self.token = token.strip().decode("latin-1") if scheme.lower() == b"bearer" else None
+            elif name == b"content-type":
+                self.content_type = value
+            elif name == b"content-encoding":
+                self.content_encoding = value
+            elif name == b"origin":
+                self.origin = value
+            elif name == b"idempotency-key":
+                self.idempotency_key = True
+
+
+def _sizes(core: Core) -> dict[BodySize, Size]:
+    rules = core.jobs.rules
+    # Written with escapes for everything beyond ASCII, a text takes three times its UTF-8 at most.
+    payload = 3 * rules.max_payload_bytes + SMALL_BYTES
+    result = 3 * rules.max_result_bytes + SMALL_BYTES
+    bulk = max(BULK_BYTES, payload, result)
+    return {
+        "small": Size(SMALL_BYTES, None, "This call needs only a few fields."),
+        "payload": Size(payload, "[jobs] max_payload_bytes", "Keep large things elsewhere and send where they are."),
+        "result": Size(result, "[jobs] max_result_bytes", "Keep large things elsewhere and send where they are."),
+        "bulk": Size(bulk, None, "Send it in parts."),
+    }
+
+
+__all__ = ["App", "Route"]

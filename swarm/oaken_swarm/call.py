@@ -1,0 +1,71 @@
+"""One HTTP call as a route sees it, and what the route answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from starlette.types import Receive
+
+from oaken_jobs.core import Core
+from oaken_jobs.errors import NotFound
+from oaken_jobs.model import Principal
+from oaken_jobs.redaction import clean
+from oaken_jobs.requests import MAX_ID
+from oaken_swarm.waits import Waits
+
+_ID = re.compile(r"[0-9]{1,16}", re.ASCII)
+
+
+class Answer(NamedTuple):
+    """A response: a body of JSON (empty for none), its status, and headers besides those that every response has."""
+
+    body: bytes
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = b"application/json"
+
+
+def answer(value: Any, status: int = 200) -> Answer:
+    """A JSON value as a response."""
+    return Answer(orjson.dumps(value), status)
+
+
+class ClientGone(Exception):
+    """The client has closed the connection; there is nobody to answer."""
+
+
+@dataclass(slots=True)
+class Call:
+    """What a route gets besides its body or query: the core, who calls, and the parameters in the path."""
+
+    core: Core
+    waits: Waits
+    receive: Receive
+    who: Principal
+    token: str | None
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def job_id(self) -> int:
+        """The `{id}` of the path. Raises `NotFound` for what cannot be one."""
+        text = self.params["id"]
+        if not _ID.fullmatch(text) or not 0 < int(text) <= MAX_ID:
+            raise NotFound(f"There is no job {clean(text, 40)!r}; the id of a job is a whole number from 1.")
+        return int(text)
+
+    async def check_token(self) -> None:
+        """Raises `Unauthenticated` where the token was revoked or has expired since the call began."""
+        await self.core.tokens.authenticate(self.token, "http")
+
+
+def unquoted(segment: str) -> str:
+    """A segment of a path as the caller meant it. Raises `NotFound` for one that is not UTF-8."""
+    try:
+        return unquote_to_bytes(segment).decode() if "%" in segment else segment
+    except UnicodeDecodeError:
+        raise NotFound("There is nothing under this path: it is not UTF-8 where it is percent-encoded.") from None

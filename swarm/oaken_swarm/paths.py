@@ -1,0 +1,114 @@
+"""Routes, and finding the one for a path: a walk along its segments, so that its cost does not grow with their number."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from oaken_jobs.errors import MethodNotAllowed, NotFound
+from oaken_jobs.redaction import clean
+from oaken_jobs.requests import EmptyRequest, Request
+from oaken_swarm.call import Answer, Call, unquoted
+
+BodySize = Literal["small", "payload", "result", "bulk"]
+"""How much a body may hold: a few fields, one payload, one result, or many of them."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A method on a path, and what answers it. `{name}` in the path is any one segment.
+
+    `takes` is the model of the query for GET and DELETE, of the body otherwise. `many` is the body for several at once; it has
+    one field, by which it is told apart. An `open` route needs no token.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call, Any], Awaitable[Answer]]
+    takes: type[Request] = EmptyRequest
+    many: type[Request] | None = None
+    size: BodySize = "small"
+    open: bool = False
+
+    @property
+    def has_body(self) -> bool:
+        return self.method not in ("GET", "DELETE")
+
+    def model_for(self, data: Any) -> type[Request]:
+        """The model that a body is meant to be of."""
+        if self.many is not None and isinstance(data, dict) and any(name in data for name in self.many.model_fields):
+            return self.many
+        return self.takes
+
+
+@dataclass(slots=True)
+class _Node:
+    literal: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
+    param: _Node | None = None
+    methods: dict[str, tuple[Route, tuple[str, ...]]] = field(
+        default_factory=dict[str, "tuple[Route, tuple[str, ...]]"]
+    )
+    """Route and the names of its parameters, in order."""
+
+
+class Found(NamedTuple):
+    """What a path leads to: None for OPTIONS, which only asks for `methods`."""
+
+    route: Route | None
+    params: dict[str, str]
+    methods: list[str]
+
+
+class Paths:
+    """All routes of a server."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            names: list[str] = []
+            for segment in route.path.split("/")[1:]:
+                if segment.startswith("{"):
+                    names.append(segment[1:-1])
+                    node.param = node.param or _Node()
+                    node = node.param
+                else:
+                    node = node.literal.setdefault(segment, _Node())
+            node.methods[route.method] = (route, tuple(names))
+
+    def find(self, method: str, path: str) -> Found:
+        """The route for a path as it was sent, percent-encoding included. Raises `NotFound` and `MethodNotAllowed`.
+
+        HEAD is answered as GET.
+        """
+        node: _Node | None = self._root
+        values: list[str] = []
+        for segment in path.split("/")[1:]:
+            child = node.literal.get(segment)
+            if child is None and node.param is not None and segment:
+                child = node.param
+                values.append(segment)
+            if child is None:
+                node = None
+                break
+            node = child
+        if node is None or not node.methods:
+            raise NotFound(f"There is nothing at {clean(path, 200)!r}. Routes begin with /v1; see the documentation.")
+        methods = _allowed(node)
+        if method == "OPTIONS":
+            return Found(None, {}, methods)
+        found = node.methods.get("GET" if method == "HEAD" else method)
+        if found is None:
+            raise MethodNotAllowed(
+                f"{clean(method, 20)} is not possible here; use {' or '.join(methods)}.", allow=methods
+            )
+        route, names = found
+        return Found(route, {name: unquoted(value) for name, value in zip(names, values, strict=True)}, methods)
+
+
+def _allowed(node: _Node) -> list[str]:
+    methods = set(node.methods) | {"OPTIONS"}
+    if "GET" in methods:
+        methods.add("HEAD")
+    return sorted(methods)

@@ -1,0 +1,36 @@
+"""Refusals as HTTP shows them: `application/problem+json` with the error's stable code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from oaken_jobs.errors import OakenError
+from oaken_swarm.call import Answer
+
+RETRY_AFTER_SECONDS = 1
+
+
+def problem(error: OakenError) -> dict[str, Any]:
+    """The JSON object that describes a refusal; the error's details are members beside the standard ones."""
+    return {
+        **error.details,
+        "type": f"urn:oaken:problem:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.message,
+        "code": error.code,
+    }
+
+
+def problem_answer(error: OakenError) -> Answer:
+    """A refusal as a response, with the headers its status asks for."""
+    headers: list[tuple[bytes, bytes]] = []
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    elif error.status == 405:
+        headers.append((b"allow", ", ".join(error.details["allow"]).encode()))
+    elif error.status == 503:
+        headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
+    return Answer(orjson.dumps(problem(error)), error.status, tuple(headers), b"application/problem+json")

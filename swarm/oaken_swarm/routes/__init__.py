@@ -1,0 +1,15 @@
+"""The routes, one file a group. Each lists its own in `ROUTES`."""
+
+from oaken_swarm.paths import Route
+from oaken_swarm.routes import about, batch, health, jobs, leases, queues, subjects, tokens
+
+ROUTES: tuple[Route, ...] = (
+    *jobs.ROUTES,
+    *leases.ROUTES,
+    *batch.ROUTES,
+    *queues.ROUTES,
+    *subjects.ROUTES,
+    *about.ROUTES,
+    *tokens.ROUTES,
+    *health.ROUTES,
+)

@@ -1,0 +1,66 @@
+"""What this server is, knows and has seen: agents, kinds, the caller, itself."""
+
+from __future__ import annotations
+
+from oaken_jobs import __version__, auth, views
+from oaken_jobs.model import ROLES
+from oaken_jobs.requests import (
+    MAX_LEASE_SECONDS,
+    MAX_LEASES,
+    MAX_PAGE,
+    MAX_SECONDS,
+    MAX_WAIT_SECONDS,
+    EmptyRequest,
+)
+from oaken_swarm.call import Answer, Call, answer
+from oaken_swarm.paths import Route
+
+FEATURES = ("batch", "bulk_enqueue", "intake", "labels", "long_poll", "wait")
+
+
+async def agents(call: Call, asked: EmptyRequest) -> Answer:
+    return answer({"agents": [views.agent(row) for row in await call.core.jobs.agents(call.who)]})
+
+
+async def kinds(call: Call, asked: EmptyRequest) -> Answer:
+    return answer({"kinds": [views.kind(row) for row in call.core.jobs.kinds(call.who)]})
+
+
+async def me(call: Call, asked: EmptyRequest) -> Answer:
+    who = call.who
+    return answer(
+        {
+            "name": who.name,
+            "actor": who.actor._asdict(),
+            "roles": [role for role in ROLES if role in who.roles],
+            "may": [action for action in auth.MAY if auth.may(who, action)],
+        }
+    )
+
+
+async def meta(call: Call, asked: EmptyRequest) -> Answer:
+    rules = call.core.jobs.rules
+    return answer(
+        {
+            "version": __version__,
+            "features": FEATURES,
+            "limits": {
+                "max_payload_bytes": rules.max_payload_bytes,
+                "max_result_bytes": rules.max_result_bytes,
+                "max_batch": rules.max_batch,
+                "max_leases": MAX_LEASES,
+                "max_lease_seconds": MAX_LEASE_SECONDS,
+                "max_wait_seconds": MAX_WAIT_SECONDS,
+                "max_delay_seconds": MAX_SECONDS,
+                "max_page": MAX_PAGE,
+            },
+        }
+    )
+
+
+ROUTES = (
+    Route("GET", "/v1/agents", agents),
+    Route("GET", "/v1/kinds", kinds),
+    Route("GET", "/v1/me", me),
+    Route("GET", "/v1/meta", meta),
+)

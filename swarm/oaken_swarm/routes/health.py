@@ -1,0 +1,34 @@
+"""Whether the process lives, and whether it can do its work. Open to all, and saying nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oaken_jobs.errors import Unavailable
+from oaken_jobs.requests import EmptyRequest
+from oaken_swarm.call import Answer, Call, answer
+from oaken_swarm.paths import Route
+
+PATIENCE_SECONDS = 2.0
+
+
+async def healthz(call: Call, asked: EmptyRequest) -> Answer:
+    return answer({"status": "ok"})
+
+
+async def readyz(call: Call, asked: EmptyRequest) -> Answer:
+    if call.waits.stopped:
+        raise Unavailable("Oaken is stopping. Try again when it is back.")
+    # Waited for without cancelling: a read that hangs would hold up its own cancellation.
+    question = asyncio.ensure_future(call.core.store.activity_head())
+    done, _ = await asyncio.wait((question,), timeout=PATIENCE_SECONDS)
+    if not done:
+        raise Unavailable("The store does not answer now. Try again in a few seconds.")
+    question.result()
+    return answer({"status": "ok"})
+
+
+ROUTES = (
+    Route("GET", "/healthz", healthz, open=True),
+    Route("GET", "/readyz", readyz, open=True),
+)

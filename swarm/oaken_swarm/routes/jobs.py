@@ -1,0 +1,236 @@
+"""Jobs: adding, reading, waiting for, cancelling and requeueing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from oaken_jobs import views
+from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_jobs.model import Enqueued, Job, Json
+from oaken_jobs.requests import (
+    AgentName,
+    EmptyRequest,
+    Key,
+    Kind,
+    Moment,
+    NewJobRequest,
+    QueueName,
+    Request,
+    RequeueRequest,
+    read,
+)
+from oaken_jobs.store.base import JobFilter
+from oaken_swarm.call import Answer, Call, ClientGone, answer
+from oaken_swarm.paths import Route
+from oaken_swarm.problems import problem
+from oaken_swarm.query import DEFAULT_LIMIT, Flag, Ids, Limit, QueryId, Wait, Words
+
+FULL_BYTES = 16 << 20
+"""Payloads and results in one page of a full list; a page that would hold more ends early."""
+_FULL_CHUNK = 10
+
+
+class NewJobsRequest(Request):
+    """Many jobs to enqueue, each answered at its place."""
+
+    jobs: Annotated[list[Any], Field(min_length=1)]
+
+
+class JobsQuery(Request):
+    """Which jobs to list."""
+
+    state: Words[Literal["queued", "running", "succeeded", "failed", "cancelled"]] = ()
+    kind: Words[Kind] = ()
+    queue: Words[QueueName] = ()
+    grade: Words[Literal["ok", "note", "warn", "bad"]] = ()
+    actor: Key | None = None
+    agent: AgentName | None = None
+    subject: Key | None = None
+    tag: Key | None = None
+    parent_id: QueryId | None = None
+    created_after: Moment | None = None
+    created_before: Moment | None = None
+    finished_after: Moment | None = None
+    finished_before: Moment | None = None
+    q: Key | None = None
+    cursor: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    limit: Limit = DEFAULT_LIMIT
+    full: Flag = False
+
+
+class WaitQuery(Request):
+    """How long to wait."""
+
+    seconds: Wait = 30
+
+
+class WaitManyQuery(WaitQuery):
+    """For which jobs to wait."""
+
+    ids: Ids
+
+
+def shown(call: Call, job: Job) -> Json:
+    """A job without its bodies."""
+    return views.job(job, call.core.jobs.rules, call.core.jobs.now())
+
+
+async def shown_full(call: Call, jobs: Sequence[Job]) -> list[Json]:
+    """Jobs with payload and result."""
+    rules, now = call.core.jobs.rules, call.core.jobs.now()
+    payloads, results = await call.core.jobs.bodies(call.who, jobs)
+    return [
+        views.job(job, rules, now, payload=payloads.get(job.id), result=results.get(job.id), bodies=True)
+        for job in jobs
+    ]
+
+
+def enqueued_answer(call: Call, enqueued: Enqueued) -> Answer:
+    """201 for a new job, 200 for a live one with the same key."""
+    return answer(_enqueued(call, enqueued), 201 if enqueued.created else 200)
+
+
+def _enqueued(call: Call, enqueued: Enqueued) -> Json:
+    told: Json = {"job": shown(call, enqueued.job), "created": enqueued.created}
+    if enqueued.warning is not None:
+        told["warning"] = enqueued.warning
+    return told
+
+
+async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
+    if isinstance(asked, NewJobRequest):
+        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, asked))
+    requests = [_read_one(data, place) for place, data in enumerate(asked.jobs)]
+    answers = await call.core.jobs.enqueue_many(call.who, requests)
+    return answer({"jobs": [_one_of_many(call, one) for one in answers]})
+
+
+def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
+    try:
+        return read(NewJobRequest, data, f"jobs.{place}")
+    except InvalidRequest as refusal:
+        return refusal
+
+
+def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
+    if isinstance(one, OakenError):
+        return {"error": problem(one), "status": one.status}
+    return {**_enqueued(call, one), "status": 201 if one.created else 200}
+
+
+async def list_jobs(call: Call, asked: JobsQuery) -> Answer:
+    where = JobFilter(
+        states=asked.state,
+        kinds=asked.kind,
+        queues=asked.queue,
+        actor=asked.actor,
+        agent=asked.agent,
+        subject=asked.subject,
+        tag=asked.tag,
+        parent_id=asked.parent_id,
+        grades=asked.grade,
+        created_after=asked.created_after,
+        created_before=asked.created_before,
+        finished_after=asked.finished_after,
+        finished_before=asked.finished_before,
+        query=asked.q,
+    )
+    jobs = call.core.jobs
+    page = await jobs.list(call.who, where, cursor=asked.cursor, limit=asked.limit)
+    if not asked.full:
+        return answer({"jobs": [shown(call, job) for job in page.jobs], "next_cursor": page.next_cursor})
+    full: list[Json] = []
+    size = 0
+    for start in range(0, len(page.jobs), _FULL_CHUNK):
+        if size > FULL_BYTES:
+            page = await jobs.list(call.who, where, cursor=asked.cursor, limit=len(full))  # for its cursor
+            break
+        chunk = page.jobs[start : start + _FULL_CHUNK]
+        payloads, results = await jobs.bodies(call.who, chunk)
+        size += sum(map(len, payloads.values())) + sum(map(len, results.values()))
+        rules, now = jobs.rules, jobs.now()
+        full += [
+            views.job(job, rules, now, payload=payloads.get(job.id), result=results.get(job.id), bodies=True)
+            for job in chunk
+        ]
+    return answer({"jobs": full, "next_cursor": page.next_cursor})
+
+
+async def get(call: Call, asked: EmptyRequest) -> Answer:
+    job = await call.core.jobs.get(call.who, call.job_id)
+    return answer({"job": (await shown_full(call, [job]))[0]})
+
+
+async def result(call: Call, asked: EmptyRequest) -> Answer:
+    return Answer((await call.core.jobs.result(call.who, call.job_id)).encode())
+
+
+async def progress(call: Call, asked: EmptyRequest) -> Answer:
+    rows = await call.core.jobs.progress(call.who, call.job_id)
+    return answer({"progress": [views.progress(row) for row in rows]})
+
+
+async def attempts(call: Call, asked: EmptyRequest) -> Answer:
+    rows = await call.core.jobs.attempts(call.who, call.job_id)
+    return answer({"attempts": [views.attempt(row) for row in rows]})
+
+
+async def activity(call: Call, asked: EmptyRequest) -> Answer:
+    rows = await call.core.jobs.activity(call.who, call.job_id)
+    return answer({"activity": [views.activity(row) for row in rows]})
+
+
+async def children(call: Call, asked: EmptyRequest) -> Answer:
+    jobs = await call.core.jobs.children(call.who, call.job_id)
+    return answer({"jobs": [shown(call, job) for job in jobs], "next_cursor": None})
+
+
+async def wait(call: Call, asked: WaitQuery) -> Answer:
+    jobs, final = await _wait(call, [call.job_id], asked.seconds)
+    return answer({"job": (await shown_full(call, jobs))[0], "final": final})
+
+
+async def wait_many(call: Call, asked: WaitManyQuery) -> Answer:
+    jobs, final = await _wait(call, asked.ids, asked.seconds)
+    return answer({"jobs": [shown(call, job) for job in jobs], "final": final})
+
+
+async def _wait(call: Call, ids: Sequence[int], seconds: float) -> tuple[list[Job], bool]:
+    jobs = call.core.jobs
+    if seconds <= 0:
+        return await jobs.wait(call.who, ids, 0)
+    waited = await call.waits.for_(call.receive, jobs.wait(call.who, ids, seconds))
+    if waited.gone:
+        raise ClientGone
+    await call.check_token()
+    # A server that stops tells how things stand now.
+    return waited.value if waited.done else await jobs.wait(call.who, ids, 0)
+
+
+async def cancel(call: Call, asked: EmptyRequest) -> Answer:
+    job, changed = await call.core.jobs.cancel(call.who, call.job_id)
+    return answer({"job": shown(call, job), "changed": changed})
+
+
+async def requeue(call: Call, asked: RequeueRequest) -> Answer:
+    job = await call.core.jobs.requeue(call.who, call.job_id, asked.queue)
+    return answer({"job": shown(call, job)})
+
+
+ROUTES = (
+    Route("POST", "/v1/jobs", enqueue, NewJobRequest, many=NewJobsRequest, size="bulk"),
+    Route("GET", "/v1/jobs", list_jobs, JobsQuery),
+    Route("GET", "/v1/jobs/wait", wait_many, WaitManyQuery),
+    Route("GET", "/v1/jobs/{id}", get),
+    Route("GET", "/v1/jobs/{id}/result", result),
+    Route("GET", "/v1/jobs/{id}/progress", progress),
+    Route("GET", "/v1/jobs/{id}/attempts", attempts),
+    Route("GET", "/v1/jobs/{id}/activity", activity),
+    Route("GET", "/v1/jobs/{id}/children", children),
+    Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),
+    Route("POST", "/v1/jobs/{id}/cancel", cancel),
+    Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest),
+)

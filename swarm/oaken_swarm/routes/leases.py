@@ -1,0 +1,168 @@
+"""Leases: taking jobs, keeping them and ending them, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oaken_jobs import views
+from oaken_jobs.errors import Forbidden, OakenError, Unauthenticated
+from oaken_jobs.model import Leased, Principal, Usage
+from oaken_jobs.moves import Finish
+from oaken_jobs.requests import (
+    CompleteRequest,
+    DeferRequest,
+    EmptyRequest,
+    FailRequest,
+    HeartbeatRequest,
+    LeaseRequest,
+    ProgressRequest,
+)
+from oaken_jobs.store.base import Beat, Beaten
+from oaken_swarm.call import Answer, Call, ClientGone, answer
+from oaken_swarm.paths import Route
+from oaken_swarm.routes.jobs import shown
+
+
+def as_agent(who: Principal, agent: str | None) -> Principal:
+    """The caller with the instance it names. Raises `Forbidden` for a name that is not the token's."""
+    if agent is None or agent == who.name:
+        return who
+    name, _, instance = agent.partition("/")
+    if name != who.name:
+        raise Forbidden(
+            f"agent {agent!r} is not this token's: it must be {who.name!r} or {who.name + '/INSTANCE'!r}. "
+            "Use the token made for that agent."
+        )
+    return replace(who, instance=instance)
+
+
+async def lease(call: Call, asked: LeaseRequest) -> Answer:
+    jobs = call.core.jobs
+    who = as_agent(call.who, asked.agent)
+    work = jobs.lease(
+        who,
+        queues=asked.queues,
+        kinds=asked.kinds,
+        max=asked.max,
+        lease_seconds=asked.lease_seconds,
+        wait_seconds=asked.wait_seconds,
+    )
+    waited = await call.waits.for_(call.receive, work)
+    leases: list[Leased] = waited.value if waited.done else []
+    if waited.gone:
+        await _give_back(call, who, leases)
+        raise ClientGone
+    if asked.wait_seconds:
+        try:
+            await call.check_token()
+        except Unauthenticated:
+            await _give_back(call, who, leases)
+            raise
+    now = jobs.now()
+    return answer({"leases": [views.leased(one, jobs.rules, now) for one in leases]})
+
+
+async def _give_back(call: Call, who: Principal, leases: list[Leased]) -> None:
+    """Jobs for a caller that will never hear of them go back unharmed."""
+    jobs = call.core.jobs
+    await jobs.finish_many(who, [jobs.release_op(who, one.lease_id) for one in leases])
+
+
+def heartbeat_op(call: Call, lease_id: str, asked: HeartbeatRequest) -> Beat:
+    progress = asked.progress
+    return call.core.jobs.heartbeat_op(
+        call.who,
+        lease_id,
+        lease_seconds=asked.lease_seconds,
+        percent=progress.percent if progress else None,
+        message=progress.message if progress else None,
+        progress=progress is not None,
+    )
+
+
+def progress_op(call: Call, lease_id: str, asked: ProgressRequest) -> Beat:
+    return call.core.jobs.heartbeat_op(call.who, lease_id, percent=asked.percent, message=asked.message, progress=True)
+
+
+def complete_op(call: Call, lease_id: str, asked: CompleteRequest) -> Finish:
+    usage = _usage(asked.usage, asked.cost_usd, asked.produced_by)
+    return call.core.jobs.complete_op(call.who, lease_id, asked.result, usage)
+
+
+def fail_op(call: Call, lease_id: str, asked: FailRequest) -> Finish:
+    usage = _usage(asked.usage, asked.cost_usd, None)
+    return call.core.jobs.fail_op(
+        call.who, lease_id, asked.error, permanent=asked.permanent, retry_after=asked.retry_after, usage=usage
+    )
+
+
+def defer_op(call: Call, lease_id: str, asked: DeferRequest) -> Finish:
+    return call.core.jobs.defer_op(call.who, lease_id, asked.seconds)
+
+
+def release_op(call: Call, lease_id: str, asked: EmptyRequest) -> Finish:
+    return call.core.jobs.release_op(call.who, lease_id)
+
+
+def cancelled_op(call: Call, lease_id: str, asked: EmptyRequest) -> Finish:
+    return call.core.jobs.cancelled_op(call.who, lease_id)
+
+
+def _usage(usage: dict[str, int | float] | None, cost_usd: float | None, produced_by: str | None) -> Usage | None:
+    if usage is None and cost_usd is None and produced_by is None:
+        return None
+    return Usage(usage, cost_usd, produced_by)
+
+
+async def heartbeat(call: Call, asked: HeartbeatRequest) -> Answer:
+    job, expires_at = await _beat(call, heartbeat_op(call, call.params["lease_id"], asked))
+    return answer({"expires_at": views.iso(expires_at), "cancelling": bool(job.cancelling)})
+
+
+async def progress(call: Call, asked: ProgressRequest) -> Answer:
+    job, _ = await _beat(call, progress_op(call, call.params["lease_id"], asked))
+    return answer({"job": shown(call, job)})
+
+
+async def _beat(call: Call, op: Beat) -> Beaten:
+    [reply] = await call.core.jobs.finish_many(call.who, [op])
+    if isinstance(reply, OakenError):
+        raise reply
+    assert isinstance(reply, Beaten)
+    return reply
+
+
+async def _finish(call: Call, op: Finish) -> Answer:
+    return answer({"job": shown(call, await call.core.jobs.finish(call.who, op))})
+
+
+async def complete(call: Call, asked: CompleteRequest) -> Answer:
+    return await _finish(call, complete_op(call, call.params["lease_id"], asked))
+
+
+async def fail(call: Call, asked: FailRequest) -> Answer:
+    return await _finish(call, fail_op(call, call.params["lease_id"], asked))
+
+
+async def defer(call: Call, asked: DeferRequest) -> Answer:
+    return await _finish(call, defer_op(call, call.params["lease_id"], asked))
+
+
+async def release(call: Call, asked: EmptyRequest) -> Answer:
+    return await _finish(call, release_op(call, call.params["lease_id"], asked))
+
+
+async def cancelled(call: Call, asked: EmptyRequest) -> Answer:
+    return await _finish(call, cancelled_op(call, call.params["lease_id"], asked))
+
+
+ROUTES = (
+    Route("POST", "/v1/leases", lease, LeaseRequest),
+    Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest),
+    Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest),
+    Route("POST", "/v1/leases/{lease_id}/complete", complete, CompleteRequest, size="result"),
+    Route("POST", "/v1/leases/{lease_id}/fail", fail, FailRequest),
+    Route("POST", "/v1/leases/{lease_id}/defer", defer, DeferRequest),
+    Route("POST", "/v1/leases/{lease_id}/release", release),
+    Route("POST", "/v1/leases/{lease_id}/cancelled", cancelled),
+)

@@ -1,0 +1,38 @@
+"""Tokens, for admins."""
+
+from __future__ import annotations
+
+from oaken_jobs import auth, views
+from oaken_jobs.errors import NotFound
+from oaken_jobs.redaction import clean
+from oaken_jobs.requests import EmptyRequest, TokenRequest
+from oaken_swarm.call import Answer, Call, answer
+from oaken_swarm.paths import Route
+
+
+async def tokens(call: Call, asked: EmptyRequest) -> Answer:
+    auth.require(call.who, "administer")
+    return answer({"tokens": [views.token(row) for row in await call.core.tokens.list()]})
+
+
+async def create(call: Call, asked: TokenRequest) -> Answer:
+    auth.require(call.who, "administer")
+    row, secret = await call.core.tokens.create(
+        call.who.actor, asked.name, [*asked.roles], kind=asked.kind, expires_in=asked.expires_in
+    )
+    return answer({**views.token(row), "token": secret}, 201)
+
+
+async def revoke(call: Call, asked: EmptyRequest) -> Answer:
+    auth.require(call.who, "administer")
+    name = call.params["name"]
+    if not auth.NAME.fullmatch(name):
+        raise NotFound(f"There is no token named {clean(name, 60)!r}; see GET /v1/tokens.")
+    return answer(views.token(await call.core.tokens.revoke(call.who.actor, name)))
+
+
+ROUTES = (
+    Route("GET", "/v1/tokens", tokens),
+    Route("POST", "/v1/tokens", create, TokenRequest),
+    Route("DELETE", "/v1/tokens/{name}", revoke),
+)

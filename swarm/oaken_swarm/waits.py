@@ -1,0 +1,65 @@
+"""Calls that wait: each ends early when its client goes away, and all of them when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.types import Receive
+
+T = TypeVar("T")
+
+
+class Waited(NamedTuple):
+    """How a wait ended."""
+
+    done: bool
+    """Whether the work came to its end. Otherwise it was cancelled, and `value` is None."""
+    value: Any
+    gone: bool
+    """Whether the client has gone away."""
+
+
+class Waits:
+    """The waiting calls of one server."""
+
+    def __init__(self) -> None:
+        self._ends: set[asyncio.Future[None]] = set()
+        self.stopped = False
+        """Whether nothing waits any more."""
+
+    async def for_(self, receive: Receive, work: Coroutine[Any, Any, Any]) -> Waited:
+        """Does `work` until it is done, the client goes away or the server stops; raises what it raises.
+
+        The request's body must have been read: from here on `receive` only tells that the client has gone.
+        """
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(_gone(receive))
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.add(end)
+        if self.stopped:
+            end.set_result(None)
+        try:
+            await asyncio.wait((task, gone, end), return_when=asyncio.FIRST_COMPLETED)
+            return Waited(task.done(), task.result() if task.done() else None, gone.done())
+        finally:
+            self._ends.discard(end)
+            end.cancel()
+            gone.cancel()
+            if not task.done():
+                task.cancel()
+                # What the work gives back when it is cancelled is given back before anything is answered.
+                await asyncio.wait((task,))
+
+    def stop(self) -> None:
+        """Ends all waits, and every later one at once."""
+        self.stopped = True
+        for end in self._ends:
+            if not end.done():
+                end.set_result(None)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,133 @@
+"""A real HTTP server in the test's own loop, and what tests need to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from oaken_jobs import pipeline
+from oaken_jobs.config import ServerSettings
+from oaken_jobs.core import Core
+from oaken_jobs.kinds import Kind, Rules, Schema
+from oaken_jobs.model import Actor
+from oaken_jobs.routing import QueueRule
+from oaken_swarm import Client
+from oaken_swarm.app import App
+from oaken_swarm.server import Server
+
+ROOT = Actor("user", "root", "cli")
+CHECKED = Kind(
+    "checked",
+    payload_schema=Schema.compile({"type": "object", "properties": {"n": {"type": "integer"}}}, "checked"),
+    result_schema=Schema.compile({"type": "object", "required": ["sum"]}, "checked"),
+    instructions="Add them up.",
+    lease_seconds=90,
+)
+RULES = Rules(
+    kinds={**pipeline.kinds(), "checked": CHECKED},
+    queues={
+        "default": QueueRule("default", workers=2),
+        "store": QueueRule("store", kind="store", hidden=True),
+        "embed": QueueRule("embed", kind="embed", hidden=True),
+        "slow": QueueRule("slow"),
+    },
+    max_batch=20,
+)
+
+
+@dataclass
+class Service:
+    """One server over one core."""
+
+    core: Core
+    app: App
+    server: Server
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
+    clients: list[Client] = field(default_factory=list[Client])
+    https: list[httpx2.AsyncClient] = field(default_factory=list[httpx2.AsyncClient])
+
+    @property
+    def url(self) -> str:
+        return self.server.address
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def token(self, name: str, *roles: str) -> str:
+        """The token of that name, made with these roles unless it is there."""
+        if name not in self.tokens:
+            _, self.tokens[name] = await self.core.tokens.create(ROOT, name, list(roles))
+        return self.tokens[name]
+
+    async def client(self, name: str = "ann", *roles: str, **options: Any) -> Client:
+        """A client with a token of its own; a user and agent unless told."""
+        client = Client(self.url, await self.token(name, *(roles or ("user", "agent"))), **{"tries": 1, **options})
+        self.clients.append(client)
+        return client
+
+    async def http(self, name: str = "ann", *roles: str) -> httpx2.AsyncClient:
+        """The same as a plain HTTP client, which sends what it is told."""
+        token = await self.token(name, *(roles or ("user", "agent")))
+        http = httpx2.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+        self.https.append(http)
+        return http
+
+    async def raw(self, request: bytes) -> tuple[int, bytes]:
+        """Sends bytes as they are; status and everything behind the headers."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(request)
+            await writer.drain()
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            length = next(
+                (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+            )
+            return int(head.split(b" ", 2)[1]), await asyncio.wait_for(reader.readexactly(length), 10)
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.aclose()
+        for http in self.https:
+            await http.aclose()
+        await self.server.stop()
+
+
+async def serve(core: Core, settings: ServerSettings | None = None, **options: Any) -> Service:
+    """A server of this core on a free port of loopback."""
+    settings = settings or ServerSettings(host="127.0.0.1", port=0)
+    app = App(core, settings, **options)
+    server = Server(app, "127.0.0.1", 0)
+    await server.start()
+    return Service(core, app, server)
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 10) -> Any:
+    """The first true answer of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = await condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.005)
+
+
+def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem of a refusal, checked for what all of them have."""
+    assert response.status_code == status, (response.status_code, response.text)
+    assert response.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = response.json()
+    assert told["status"] == status
+    assert told["code"] == code, told
+    assert told["type"] == f"urn:oaken:problem:{code}"
+    assert told["title"]
+    assert len(told["detail"]) > 10
+    return told
