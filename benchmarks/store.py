@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from oaken_jobs.core import Core
+from oaken_jobs.core import Core, calm_collector
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, Actor, Job, Principal
 from oaken_jobs.requests import NewJobRequest
@@ -241,11 +241,12 @@ def _huey(folder: Path, seconds: float, threads: int) -> float:
 def _litequeue(folder: Path, seconds: float, threads: int) -> float:
     from litequeue import LiteQueue  # pyright: ignore
 
-    local = threading.local()
+    opened: Any = LiteQueue
+    local: Any = threading.local()
 
     def cycle() -> None:
         if not hasattr(local, "queue"):
-            local.queue = LiteQueue(str(folder / f"lite{threads}.db"))
+            local.queue = opened(str(folder / f"lite{threads}.db"))
         local.queue.put('{"text":"hello","n":1}')
         taken = local.queue.pop()
         if taken is not None:
@@ -268,6 +269,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often; the median is shown (default 3)")
     options = parser.parse_args()
     seconds: float = options.seconds
+    calm_collector()
 
     figures: dict[str, list[float]] = {}
     cases: dict[str, Callable[[Path], float]] = {"bound": lambda f: _bound(f, seconds)}

@@ -66,7 +66,7 @@ def build(core: Core, caller: Callable[[str | None], Principal]) -> Server[Any]:
             near = difflib.get_close_matches(params.name[:100], list(_BY_NAME), n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_BY_NAME)}."
             raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}")
-        return await _carry_out(tool, Context(core, who(ctx)), params.arguments)
+        return await carry_out(tool, Context(core, who(ctx)), params.arguments)
 
     return Server(
         "oaken",
@@ -98,7 +98,8 @@ def definition(tool: Tool) -> types.Tool:
     )
 
 
-async def _carry_out(tool: Tool, context: Context, given: Json | None) -> types.CallToolResult:
+async def carry_out(tool: Tool, context: Context, given: Json | None) -> types.CallToolResult:
+    """What a call of the tool answers; never raises but for a caller that goes away."""
     try:
         answer = await tool.run(context, arguments.take(tool.takes, given))
         answer = answers.bounded(answer)

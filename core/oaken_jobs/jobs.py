@@ -209,7 +209,9 @@ class Jobs:
             not_kinds = self.rules.internal
             barred = sorted(set(kinds).intersection(not_kinds)) if kinds else None
             if barred:
-                raise Forbidden(f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds.")
+                raise Forbidden(
+                    f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds."
+                )
         want = Want(
             holder=who.name,
             agent=who.agent,

@@ -31,6 +31,8 @@ def problem_answer(error: OakenError) -> Answer:
         headers.append((b"www-authenticate", b"Bearer"))
     elif error.status == 405:
         headers.append((b"allow", ", ".join(error.details["allow"]).encode()))
+    elif error.status == 413:
+        headers.append((b"connection", b"close"))  # the rest of the body may still be on its way
     elif error.status == 503:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
     return Answer(orjson.dumps(problem(error)), error.status, tuple(headers), b"application/problem+json")

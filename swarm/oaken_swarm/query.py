@@ -42,9 +42,9 @@ def _ids(value: Any) -> tuple[Any, ...]:
 
 
 T = TypeVar("T")
-Words = Annotated[tuple[T, ...], BeforeValidator(_words), Field(max_length=100)]
+Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(_words)]
 """Given several times, with commas between, or both."""
-Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], BeforeValidator(_ids), Field(max_length=MAX_PAGE)]
+Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], Field(max_length=MAX_PAGE), BeforeValidator(_ids)]
 QueryId = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_ID)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_PAGE)]

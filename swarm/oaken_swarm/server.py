@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 
 import uvicorn
@@ -32,13 +33,9 @@ class Server:
     def bind(self) -> None:
         """Takes the address, so that it is known and taken before anything else is begun. Raises `ConfigError`."""
         try:
-            family, _, _, _, address = socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+            self._socket = _listening(self._host, self._port)
         except (OSError, UnicodeError) as error:
             raise ConfigError(_why_not(self._host, self._port, error), setting="[server] host, [server] port") from None
-        self._socket.setblocking(False)
         self._port = self._socket.getsockname()[1]
 
     @property
@@ -57,7 +54,7 @@ class Server:
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=False,  # it would print paths, and with them lease ids
+            access_log=False,
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
@@ -88,6 +85,26 @@ class Server:
             taken.close()
 
 
+def _listening(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    # With the protocol named: asyncio turns delays off (TCP_NODELAY) only where it is, and they cost 40 ms a call.
+    taken = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers have one address
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(address)
+        # At once: until one of them listens, two processes may bind the same address.
+        taken.listen(BACKLOG)
+        taken.setblocking(False)
+    except BaseException:
+        taken.close()
+        raise
+    return taken
+
+
 def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EADDRINUSE:
@@ -101,4 +118,6 @@ def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:
     return f"Cannot listen on {host}:{port}: {why}. [server] host must be a name or address of this machine."
 
 
-logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+# Its access log has paths, and with them lease ids and queries; whatever else is set up, it stays silent.
+for _name in ("uvicorn.access", "uvicorn.error"):
+    logging.getLogger(_name).setLevel(logging.WARNING)

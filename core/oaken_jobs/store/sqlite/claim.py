@@ -40,6 +40,12 @@ select json_group_array(json_array(run_at, id)) from (
   select run_at, id from jobs where {_IN_LANE} and run_at <= ? order by run_at, id limit ?)"""
 """The first jobs of one lane that are due."""
 
+FIRSTS = f"""
+select json_group_array(json(coalesce((select json_array(run_at, id) from jobs where {_RUNNABLE} and workspace = o.value ->> 0
+  and queue = o.value ->> 1 and kind = o.value ->> 2 and priority = o.value ->> 3 and run_at <= :now
+  order by run_at, id limit 1), 'null'))) from json_each(:lanes) o"""
+"""The first job of each of several lanes that is due, null where none is, in the order of the lanes."""
+
 HEADS = f"""
 select json_group_array(json_array(run_at, id, kind)) from (
   select j.run_at, j.id, j.kind from json_each(:lanes) o cross join jobs j where j.id in (
@@ -88,7 +94,7 @@ def pick(database: Database, open_lanes: Sequence[Lane], count: int, caps: dict[
             taken += [job_id for _, job_id in heads]
             if kind in room:
                 room[kind] -= len(heads)
-        elif group:
+        elif group and (group := _leading(database, group, want, room, now)):
             bound = {"lanes": _text(group), "now": now, "n": want}
             for _, job_id, kind in sorted(orjson.loads(database.execute(HEADS, bound).fetchone()[0])):
                 if len(taken) == count:
@@ -100,6 +106,23 @@ def pick(database: Database, open_lanes: Sequence[Lane], count: int, caps: dict[
         if len(taken) == count:
             break
     return taken
+
+
+def _leading(database: Database, group: Sequence[Lane], want: int, room: dict[str, int], now: int) -> list[Lane]:
+    """The lanes of one priority that the next `want` jobs can come from: each gives at least its first job, if its kind has
+    room, so none behind the first `want` such lanes is needed."""
+    firsts = orjson.loads(database.execute(FIRSTS, {"lanes": _text(group), "now": now}).fetchone()[0])
+    left = dict(room)
+    leading: list[Lane] = []
+    for first, lane in sorted((first, lane) for first, lane in zip(firsts, group, strict=True) if first is not None):
+        if want == 0:
+            break
+        leading.append(lane)
+        if left.get(lane.kind, 1):
+            want -= 1
+            if lane.kind in left:
+                left[lane.kind] -= 1
+    return leading
 
 
 def next_run(database: Database, open_lanes: Sequence[Lane], now: int) -> int | None:

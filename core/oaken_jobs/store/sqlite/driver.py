@@ -77,8 +77,6 @@ async def connect(path: Path, *, readonly: bool = False) -> Connection:
             if readonly and pragma.startswith("journal_mode"):
                 continue
             database.execute(f"pragma {pragma}").fetchall()
-        # The default of 1000 pages checkpoints every few milliseconds under load.
-        database.execute("pragma wal_autocheckpoint = 4000").fetchall()
         database.execute("pragma journal_size_limit = 67108864").fetchall()
         return database
 

@@ -1,0 +1,49 @@
+"""Labels text without training: compares it with a sentence that describes each label, by the same model as `embed_agent`.
+
+oaken token create triager --role agent > triager.token
+OAKEN_TOKEN=$(cat triager.token) python -m agents_examples.triage_agent http://127.0.0.1:8787
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from agents_examples.model import embed, similarity
+from oaken_swarm import JobContext, Worker
+
+TOPICS = {
+    "install": "how to install, set up, build and run the program; commands, dependencies, first steps",
+    "design": "architecture and design: how the parts fit together, modules, decisions and why they were made",
+    "interface": "reference of an interface: routes, arguments, fields, types, errors and what they return",
+    "contributing": "how to contribute: tests, style, reviews, commits, releases, rules for developers",
+    "changes": "release notes and change log: what was added, changed, fixed and removed in a version",
+    "legal": "license, copyright, warranty, permission to use, copy and distribute",
+    "agents": "agents and assistants that use tools, models, prompts, leases and jobs",
+    "other": "letters, stories, recipes, travel, everyday life",
+}
+CHARACTERS = 4000
+"""What a text is about shows in its beginning."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", nargs="?", help="of the server (default: OAKEN_URL)")
+    parser.add_argument("--agent", default="triager", help="the name of the token (default: triager)")
+    parser.add_argument("--instance", help="tells agents of one name apart (default: made up)")
+    parser.add_argument("--lease-seconds", type=float, help="how long a lease lasts without a heartbeat")
+    options = parser.parse_args()
+    worker = Worker(options.url, options.agent, instance=options.instance, lease_seconds=options.lease_seconds)
+    described = embed(list(TOPICS.values()))
+
+    @worker.handler("triage", concurrency=2)
+    def triage(job: JobContext) -> dict[str, object]:  # pyright: ignore[reportUnusedFunction]
+        (vector,) = embed([f"{job.payload.get('title') or ''}\n{job.payload['text'][:CHARACTERS]}"])
+        likeness = [similarity(vector, other) for other in described]
+        best = max(range(len(likeness)), key=likeness.__getitem__)
+        return {"labels": {"topic": list(TOPICS)[best], "confidence": f"{likeness[best]:.2f}"}}
+
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()
