@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def find_documents(folder: Path | None) -> list[Path]:
     found = [
         path
         for path in sorted(root.rglob("*"))
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in (SUFFIXES if folder else {".md"})
         and path.is_file()
         and not any(
             part.startswith(".") or part in ("node_modules", "__pycache__") for part in path.relative_to(root).parts
@@ -108,7 +109,7 @@ async def until(what: str, condition: Any) -> Any:
             return found
         if time.monotonic() > deadline:
             raise DemoError(f"{what} took longer than {PATIENCE} s")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 async def take_in(client: Client, paths: list[Path], base: Path) -> list[dict[str, Any]]:
@@ -285,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, help="a folder with documents (default: the project's own Markdown)")
     options = parser.parse_args()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # the model's package turns everyone's logging on
     with tempfile.TemporaryDirectory(prefix="oaken-demo-") as folder:
         try:
             asyncio.run(run(options.docs.resolve() if options.docs else None, Path(folder)))

@@ -27,6 +27,13 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "serve": Command("oaken_app.serve", "serve", "Run the server: HTTP, duties, and the built-in job bodies."),
     "runner": Command("oaken_app.serve", "runner", "Run only job bodies, beside a server started with --no-runner."),
+    "mcp": Command("oaken_app.mcp", "mcp", "Serve MCP on stdin and stdout, for assistants and editors."),
+    "intake": Command("oaken_app.intake", "app", "Take in texts, to be stored, embedded and triaged."),
+    "job": Command("oaken_app.job", "app", "Put jobs in, look at them, wait for them, stop them, run them again."),
+    "queue": Command("oaken_app.queue", "app", "See queues, pause and resume them."),
+    "agents": Command("oaken_app.agents", "app", "See who works, what they hold, what they have done."),
+    "token": Command("oaken_app.token", "app", "Make, list and revoke the tokens that agents and people call with."),
+    "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 
 

@@ -114,7 +114,7 @@ class Maintenance:
         )
         rows: list[ProcessRow] = await self._commit.call(Register(row))
         self._registered_at = self._clock.monotonic()
-        others = [r for r in rows if r.process != self._process and _living(r)]
+        others = [r for r in rows if r.process != self._process and living(r)]
         self._commit.shared = bool(others)
         return others
 
@@ -125,7 +125,7 @@ class Maintenance:
             log.info("%s: %d running leases were given at least %g s", why, extended, grace / 1000)
 
 
-def _living(row: ProcessRow) -> bool:
+def living(row: ProcessRow) -> bool:
     """Whether the process still runs, as far as this machine can tell; the row of a dead one stays for a while."""
     if row.host != socket.gethostname():
         return True

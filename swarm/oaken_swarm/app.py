@@ -36,10 +36,21 @@ _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosnif
 
 class App:
     """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
-    of Host and Origin; tokens are their own business."""
+    of Host and Origin; tokens are their own business.
 
-    def __init__(self, core: Core, server: ServerSettings, mounts: Mapping[str, ASGIApp] | None = None) -> None:
+    `local` is who calls where no port is served: the command line on a data folder, which whoever may read it may use.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        server: ServerSettings,
+        mounts: Mapping[str, ASGIApp] | None = None,
+        *,
+        local: Principal | None = None,
+    ) -> None:
         self._core = core
+        self._local = local
         self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})
@@ -90,13 +101,13 @@ class App:
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(methods).encode()),))
         token = None if route.open else headers.token
-        who = _NOBODY if route.open else await self._core.tokens.authenticate(token, "http")
+        who = self._local or (_NOBODY if route.open else await self._core.tokens.authenticate(token, "http"))
         if headers.idempotency_key:
             raise InvalidRequest(
                 "Idempotency-Key is not supported by this version. Leave it out, and give jobs a dedupe_key where a repeat "
                 "must not add another."
             )
-        call = Call(self._core, self._waits, receive, who, token, params)
+        call = Call(self._core, self._waits, receive, who, None if self._local else token, params)
         query = read_query(scope["query_string"])
         if not route.has_body:
             return await route.handler(call, read(route.takes, query))

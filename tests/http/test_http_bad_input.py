@@ -11,7 +11,23 @@ from oaken_swarm.routes import ROUTES
 from tests.service import Service
 
 HUGE: list[Any] = [2**63, 2**64 - 1, -(2**63), 10**18, 1e308, -1e308, -1, 0.5]
-ODD: list[Any] = [None, True, False, "", "x", "\u0000", "x" * 100_000, "\u202e", "🏴‍☠️", [], [[]], [None], {}, {"": {}}, *HUGE]
+ODD: list[Any] = [
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "\u0000",
+    "x" * 100_000,
+    "\u202e",
+    "🏴‍☠️",
+    [],
+    [[]],
+    [None],
+    {},
+    {"": {}},
+    *HUGE,
+]
 
 LEASE = "1-1-" + "0" * 24
 # A good body for each writing route: bad ones are made of it, a field at a time.
@@ -33,7 +49,14 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "POST /v1/jobs/{id}/cancel": {},
     "POST /v1/jobs/{id}/requeue": {"queue": "slow"},
-    "POST /v1/leases": {"agent": "ann", "queues": ["slow"], "kinds": ["echo"], "max": 1, "lease_seconds": 5, "wait_seconds": 0},
+    "POST /v1/leases": {
+        "agent": "ann",
+        "queues": ["slow"],
+        "kinds": ["echo"],
+        "max": 1,
+        "lease_seconds": 5,
+        "wait_seconds": 0,
+    },
     "POST /v1/leases/{lease_id}/heartbeat": {"lease_seconds": 5, "progress": {"percent": 5, "message": "m"}},
     "POST /v1/leases/{lease_id}/progress": {"percent": 5, "message": "m"},
     "POST /v1/leases/{lease_id}/complete": {"result": {}, "usage": {"n": 1}, "cost_usd": 1, "produced_by": "m"},
@@ -92,7 +115,18 @@ async def test_no_value_of_any_field_makes_a_500(server: Service, route: str) ->
     await (await server.client("root", "admin")).enqueue("echo")
     method, path = route.split(" ")
     good = BODIES[route]
-    bodies: list[Any] = [None, [], "x", 1, True, [good], {"unknown": 1, **good}, {"": 1}, {"\u0000": 1}, {"x" * 5000: 1}]
+    bodies: list[Any] = [
+        None,
+        [],
+        "x",
+        1,
+        True,
+        [good],
+        {"unknown": 1, **good},
+        {"": 1},
+        {"\u0000": 1},
+        {"x" * 5000: 1},
+    ]
     bodies += [{**good, field: value} for field in good for value in ODD]
     bodies += [{**good, field: {"a": value}} for field in good for value in ODD]
     bodies += [{**good, field: [value, value]} for field in good for value in ODD]
@@ -144,7 +178,11 @@ async def test_no_segment_of_a_path_makes_a_500(server: Service, route: Any) -> 
         ("POST /v1/jobs", {"kind": ""}, "kind: must be at least 1"),
         ("POST /v1/jobs", {"kind": "a\u0000"}, "kind: must match"),
         ("POST /v1/jobs", {"kind": "e", "payload": []}, "payload: must be a JSON object (got a list)"),
-        ("POST /v1/jobs", {"kind": "e", "priority": "highest"}, "priority: must be a whole number from 0 to 1000, or one of user"),
+        (
+            "POST /v1/jobs",
+            {"kind": "e", "priority": "highest"},
+            "priority: must be a whole number from 0 to 1000, or one of user",
+        ),
         ("POST /v1/jobs", {"kind": "e", "priority": 1001}, "priority: must be at most 1000"),
         ("POST /v1/jobs", {"kind": "e", "priority": True}, "priority: must be a whole number"),
         ("POST /v1/jobs", {"kind": "e", "priority": -1}, "priority: must be at least 0"),
@@ -170,11 +208,19 @@ async def test_no_segment_of_a_path_makes_a_500(server: Service, route: Any) -> 
         ("POST /v1/leases", {"lease_seconds": 0}, "lease_seconds: must be at least 1"),
         ("POST /v1/leases", {"lease_secs": 5}, "lease_secs: unknown field; did you mean lease_seconds?"),
         ("POST /v1/leases", {"agent": "a/b/c"}, "agent: must match"),
-        ("POST /v1/leases/{lease_id}/heartbeat", {"progress": {"percent": 101}}, "progress.percent: must be at most 100"),
+        (
+            "POST /v1/leases/{lease_id}/heartbeat",
+            {"progress": {"percent": 101}},
+            "progress.percent: must be at most 100",
+        ),
         ("POST /v1/leases/{lease_id}/heartbeat", {"progress": {"percnt": 1}}, "progress.percnt: unknown field"),
         ("POST /v1/leases/{lease_id}/complete", {"result": "done"}, "result: must be a JSON object"),
         ("POST /v1/leases/{lease_id}/complete", {"usage": {"n": "many"}}, "usage.n: must be a number from 0 to 1e15"),
-        ("POST /v1/leases/{lease_id}/complete", {"usage": {"n": 2**64 - 1}}, "usage.n: must be a number from 0 to 1e15"),
+        (
+            "POST /v1/leases/{lease_id}/complete",
+            {"usage": {"n": 2**64 - 1}},
+            "usage.n: must be a number from 0 to 1e15",
+        ),
         ("POST /v1/leases/{lease_id}/complete", {"usage": {"n": True}}, "usage.n: must be a number"),
         ("POST /v1/leases/{lease_id}/complete", {"cost_usd": -1}, "cost_usd: must be at least 0"),
         ("POST /v1/leases/{lease_id}/fail", {}, "error: is required"),

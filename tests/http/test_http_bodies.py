@@ -18,7 +18,13 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize(
     "media_type",
-    ["application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON", 'application/json; charset="utf-8"'],
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "application/json;charset=UTF-8",
+        "Application/JSON",
+        'application/json; charset="utf-8"',
+    ],
 )
 async def test_json_is_read_whatever_the_spelling_of_its_type(server: Service, media_type: str) -> None:
     http = await server.http()
@@ -172,7 +178,13 @@ async def test_a_result_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(s
 async def test_a_body_far_too_large_is_413_before_it_is_read(server: Service) -> None:
     http = await server.http()
     headers = {"Content-Type": "application/json"}
-    for path, size in (("/v1/jobs", 17), ("/v1/leases", 2), ("/v1/leases/x/complete", 5), ("/v1/intake", 5), ("/v1/leases/batch", 17)):
+    for path, size in (
+        ("/v1/jobs", 17),
+        ("/v1/leases", 2),
+        ("/v1/leases/x/complete", 5),
+        ("/v1/intake", 5),
+        ("/v1/leases/batch", 17),
+    ):
         response = await http.post(path, content=b" " * (size * MIB), headers=headers)
         told = problem(response, 413, "too_large")
         assert told["limit"] < told["actual"]

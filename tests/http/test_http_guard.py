@@ -13,14 +13,17 @@ from oaken_swarm.guard import Guard
 from tests.service import Service, problem, serve
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:80", "localhost."])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:80", "localhost."]
+)
 async def test_loopback_names_are_taken_with_any_port(server: Service, host: str) -> None:
     http = await server.http()
     assert (await http.get("/v1/me", headers={"Host": host})).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "a@localhost", "localhost:x", "10.0.0.1", "::1"]
+    "host",
+    ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "a@localhost", "localhost:x", "10.0.0.1", "::1"],
 )
 async def test_other_hosts_are_misdirected(server: Service, host: str) -> None:
     http = await server.http()
@@ -41,7 +44,9 @@ def test_the_configured_host_and_allowed_ones_are_taken() -> None:
         guard.check([host], None)
 
 
-@pytest.mark.parametrize("origin", ["null", "http://evil.example", "http://localhost:1", "https://127.0.0.1", "", "file://"])
+@pytest.mark.parametrize(
+    "origin", ["null", "http://evil.example", "http://localhost:1", "https://127.0.0.1", "", "file://"]
+)
 async def test_foreign_origins_are_refused(server: Service, origin: str) -> None:
     http = await server.http()
     told = problem(await http.get("/v1/me", headers={"Origin": origin}), 403, "forbidden")
@@ -63,12 +68,19 @@ async def test_allowed_origins_are_taken(core: Core) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer wrong", "Basic YTpi", "bearer oak_", "Bearer é", "Token x", "Bearer " + "x" * 5000]
+    "header",
+    [None, "", "Bearer", "Bearer wrong", "Basic YTpi", "bearer oak_", "Bearer é", "Token x", "Bearer " + "x" * 5000],
 )
 async def test_a_call_without_a_good_token_is_401_and_says_how(server: Service, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
-        for method, path in (("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("GET", "/v1/me"), ("POST", "/v1/leases"), ("DELETE", "/v1/tokens/x")):
+        for method, path in (
+            ("GET", "/v1/jobs"),
+            ("POST", "/v1/jobs"),
+            ("GET", "/v1/me"),
+            ("POST", "/v1/leases"),
+            ("DELETE", "/v1/tokens/x"),
+        ):
             response = await http.request(method, path, headers=headers)
             problem(response, 401, "unauthenticated")
             assert response.headers["www-authenticate"] == "Bearer"
@@ -105,7 +117,22 @@ async def test_unknown_paths_are_404(server: Service, path: str) -> None:
 
 @pytest.mark.parametrize(
     "job_id",
-    ["0", "-1", "1.0", "1e3", "abc", "%31%00", "99999999999999999999", "9007199254740993", "١", "1%2F..%2F2", "%2E%2E", "%FF", "0x1", "+1"],
+    [
+        "0",
+        "-1",
+        "1.0",
+        "1e3",
+        "abc",
+        "%31%00",
+        "99999999999999999999",
+        "9007199254740993",
+        "١",
+        "1%2F..%2F2",
+        "%2E%2E",
+        "%FF",
+        "0x1",
+        "+1",
+    ],
 )
 async def test_an_id_that_cannot_be_one_is_404(server: Service, job_id: str) -> None:
     http = await server.http()
@@ -123,7 +150,8 @@ async def test_dots_in_a_path_lead_nowhere(server: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_line", [b"GET /v1/jobs/\xff\xfe HTTP/1.1", b"GET http://[ HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"x", b"GET  HTTP/1.1"]
+    "request_line",
+    [b"GET /v1/jobs/\xff\xfe HTTP/1.1", b"GET http://[ HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"x", b"GET  HTTP/1.1"],
 )
 async def test_what_is_not_http_is_refused(server: Service, request_line: bytes) -> None:
     status, _ = await server.raw(request_line + b"\r\nHost: localhost\r\n\r\n")

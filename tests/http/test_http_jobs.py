@@ -9,11 +9,45 @@ import pytest
 from oaken_swarm import Conflict, Forbidden, InvalidRequest, NotFound, PayloadInvalid
 from tests.service import Service, problem
 
-JOB_FIELDS = set(
-    """id workspace kind queue routed_by state cancelling reason waits priority title tags subject target dedupe_key serial_key
-    parent_id produced_by attempts max_attempts lost deferrals coalesced created_at run_at started_at finished_at expires_at actor
-    lease progress question last_error usage cost_usd budget_usd grade""".split()
-)
+JOB_FIELDS = {
+    "id",
+    "workspace",
+    "kind",
+    "queue",
+    "routed_by",
+    "state",
+    "cancelling",
+    "reason",
+    "waits",
+    "priority",
+    "title",
+    "tags",
+    "subject",
+    "target",
+    "dedupe_key",
+    "serial_key",
+    "parent_id",
+    "produced_by",
+    "attempts",
+    "max_attempts",
+    "lost",
+    "deferrals",
+    "coalesced",
+    "created_at",
+    "run_at",
+    "started_at",
+    "finished_at",
+    "expires_at",
+    "actor",
+    "lease",
+    "progress",
+    "question",
+    "last_error",
+    "usage",
+    "cost_usd",
+    "budget_usd",
+    "grade",
+}
 
 
 async def test_an_enqueued_job_is_answered_with_201_and_all_its_fields_but_the_bodies(server: Service) -> None:

@@ -19,7 +19,12 @@ async def test_queues_show_counts_and_hide_the_built_in_stages(server: Service) 
     told = (await client.queues())["queues"]
     assert [queue["name"] for queue in told] == ["default", "slow"]
     assert told[0]["counts"]["queued"] == 1
-    assert {queue["name"] for queue in (await client.queues(all=True))["queues"]} == {"default", "slow", "store", "embed"}
+    assert {queue["name"] for queue in (await client.queues(all=True))["queues"]} == {
+        "default",
+        "slow",
+        "store",
+        "embed",
+    }
 
 
 async def test_a_paused_queue_hands_out_nothing_until_resumed(server: Service) -> None:

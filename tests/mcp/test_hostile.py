@@ -62,9 +62,12 @@ async def test_no_value_of_any_argument_makes_a_tool_fail_in_itself(tool: Tool, 
     usable = {"kind": "work", "lease_id": lease["lease_id"], "error": "e", "job_id": 2}
     fields = tool.takes.model_fields
     given: dict[str, Any] = {name: usable[name] for name, field in fields.items() if field.is_required()}
-    given |= {name: 0 for name in ("wait", "seconds", "wait_seconds") if name in fields}
+    waiting = {"wait", "seconds", "wait_seconds"} & fields.keys() if tool.name != "release" else set()
+    given |= dict.fromkeys(waiting, 0)
     for name in [*fields, "unknown"]:
         for value in VALUES:
+            if name in waiting and value == 1.5:
+                continue  # the clock stands still
             result = await carry_out(tool, context, {**given, name: value})
             text = result.content[0].text  # type: ignore[union-attr]
             assert not text.startswith("Oaken failed"), (name, value)
@@ -79,6 +82,6 @@ async def test_usage_that_would_add_up_beyond_what_json_keeps_is_refused(door: D
         for _ in range(2):
             [lease] = (await call("lease"))["leases"]
             told = await call.refused("fail", lease_id=lease["lease_id"], error="e", usage={"n": 2**63 - 1})
-            assert "usage.n: must be at most" in told
+            assert "usage.n: must be a number" in told
             await call("fail", lease_id=lease["lease_id"], error="e", usage={"n": 10**12})
             door.clock.advance(60)

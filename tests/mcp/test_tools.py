@@ -100,7 +100,9 @@ async def test_children_of_a_held_job_are_enqueued_by_its_lease(door: Door) -> N
         assert "Lease lost" in await worker.refused("enqueue", kind="part", lease_id=lease["lease_id"])
 
 
-async def test_what_was_added_is_told_although_waiting_for_it_fails(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_added_is_told_although_waiting_for_it_fails(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from oaken_jobs.errors import Unavailable
 
     async def failing(*args: Any) -> Any:
@@ -376,22 +378,29 @@ async def test_an_unexpected_failure_tells_neither_the_client_nor_the_log_a_valu
     assert "RuntimeError" in caplog.text
 
 
-async def test_a_finish_is_carried_out_although_its_caller_gives_up_at_once(door: Door) -> None:
+async def test_a_finish_is_carried_out_although_its_caller_gives_up_before_it_is_written(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with door.open(mode="legacy") as call:
-        await call("enqueue", kind="work")
-        [lease] = (await call("lease"))["leases"]
-        finishing = asyncio.create_task(call("complete", lease_id=lease["lease_id"], result={"kept": True}))
-        reached = asyncio.Event()
+        await call("enqueue", kind="work", payloads=[{}, {}])
+        leases = (await call("lease", max=2))["leases"]
+        busy, free = asyncio.Event(), asyncio.Event()
         write = door.core.store.write
 
-        async def slow(ops: Any) -> Any:
-            reached.set()
-            await asyncio.sleep(0)
+        async def gated(ops: Any) -> Any:
+            busy.set()
+            await free.wait()
             return await write(ops)
 
-        door.core.store.write = slow
-        await reached.wait()
+        monkeypatch.setattr(door.core.store, "write", gated)
+        first = asyncio.create_task(call("heartbeat", lease_id=leases[1]["lease_id"]))
+        await busy.wait()
+        finishing = asyncio.create_task(call("complete", lease_id=leases[0]["lease_id"], result={"kept": True}))
+        await until(lambda: len(door.core.commit._waiting) == 1)
         finishing.cancel()
+        await call("list_jobs")
+        free.set()
+        await first
         assert (await call("wait", job_id=1, seconds=15))["job"]["result"] == {"kept": True}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oaken_jobs.clock import Clock
-from oaken_jobs.errors import OakenError, Unavailable
+from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
 from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Reply, TokenRow
@@ -39,7 +39,13 @@ class SqliteStore:
         self._cache = RowCache()
 
     async def open(self) -> None:
-        create_file(self.path)
+        try:
+            create_file(self.path)
+        except OSError as error:
+            raise ConfigError(
+                f"The data folder {self.path.parent} cannot be used: {error.strerror}. Name another one with --data-dir or "
+                "OAKEN_DATA_DIR."
+            ) from None
         try:
             self._writer = await connect(self.path)
             await self._writer.run(schema.migrate, str(self.path), self._clock.now())

@@ -1,0 +1,68 @@
+"""What commands talk to: a server where `OAKEN_URL` is set, else the data folder itself, by the same calls either way.
+
+On the data folder the service runs inside the command, without a port or a token; whoever may read the folder is its user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+
+from oaken_jobs import config, pipeline
+from oaken_jobs.core import Core
+from oaken_jobs.model import Actor, Principal
+from oaken_swarm.app import App
+from oaken_swarm.client import Client
+
+T = TypeVar("T")
+
+
+def local_principal() -> Principal:
+    """Who calls on the data folder itself: `user:` and the login name."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "local"
+    return Principal(Actor("user", name, "cli"), frozenset({"user", "agent", "admin"}))
+
+
+@asynccontextmanager
+async def core_on(data_dir: Path | None) -> AsyncIterator[Core]:
+    """The core on a data folder, without duties. Raises `ConfigError` and `Unavailable`."""
+    settings = config.load(data_dir)
+    core = Core.on_folder(settings.data_dir, config.rules(settings, pipeline.kinds().values()), "cli")
+    await core.open()
+    try:
+        yield core
+    finally:
+        await core.close()
+
+
+@asynccontextmanager
+async def connected(data_dir: Path | None) -> AsyncIterator[Client]:
+    """A client of the server at `OAKEN_URL`, or of the data folder where that is not set or the folder is named."""
+    settings = config.load(data_dir)
+    if settings.url is not None and data_dir is None:
+        async with Client(settings.url, settings.token) as client:
+            yield client
+        return
+    async with core_on(data_dir) as core:
+        app = App(core, settings.server, local=local_principal())
+        async with Client("http://127.0.0.1", transport=httpx2.ASGITransport(app)) as client:
+            yield client
+
+
+def call(data_dir: Path | None, act: Callable[[Client], Awaitable[T]]) -> T:
+    """Runs one command's calls."""
+
+    async def run() -> T:
+        async with connected(data_dir) as client:
+            return await act(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,107 @@
+"""`oaken doctor`: looks for what is wrong with a data folder, and says what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oaken_app.backend import core_on, local_principal
+from oaken_app.options import DataDir, Json
+from oaken_app.show import as_json, line
+from oaken_jobs import __version__, config
+from oaken_jobs.core import DATABASE, Core
+from oaken_jobs.errors import OakenError
+from oaken_jobs.maintenance import living
+from oaken_jobs.store.sqlite import driver, schema
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: `ok`, `warn` or `bad`, and what was found."""
+
+    level: str
+    what: str
+
+
+@app.command()
+def doctor(
+    data_dir: DataDir = None,
+    json: Json = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the integrity check, which reads the whole file.")
+    ] = False,
+) -> None:
+    """Look for what is wrong with a data folder. Exit code 1 if something is."""
+    findings = asyncio.run(_examine(data_dir, quick))
+    if json:
+        as_json({"version": __version__, "findings": [{"level": f.level, "what": f.what} for f in findings]})
+    else:
+        for finding in findings:
+            line(f"{finding.level:5}{finding.what}")
+    if any(finding.level == "bad" for finding in findings):
+        raise typer.Exit(1)
+
+
+async def _examine(data_dir: Path | None, quick: bool) -> list[Finding]:
+    settings = config.load(data_dir)
+    findings = [
+        Finding("ok", f"Oaken {__version__}, Python {sys.version.split()[0]}"),
+        Finding("ok", f"settings: {settings.file or 'defaults, there is no config.toml'}"),
+    ]
+    danger = driver.unsafe_version()
+    findings.append(Finding("bad", danger) if danger else Finding("ok", f"SQLite {driver.version()}"))
+    existed = (settings.data_dir / DATABASE).exists()
+    try:
+        async with core_on(settings.data_dir) as core:
+            findings.append(
+                Finding(
+                    "ok", f"data folder {settings.data_dir}, schema {schema.latest()}" + ("" if existed else " (new)")
+                )
+            )
+            findings += _permissions(settings.data_dir)
+            findings += await _contents(core, quick)
+    except OakenError as error:
+        findings.append(Finding("bad", error.message))
+    return findings
+
+
+def _permissions(folder: Path) -> list[Finding]:
+    open_to_others = [
+        path
+        for path in (folder / DATABASE, folder / "config.toml")
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    return [Finding("warn", f"{path} can be read by others; `chmod 600` it") for path in open_to_others]
+
+
+async def _contents(core: Core, quick: bool) -> list[Finding]:
+    findings: list[Finding] = []
+    if not quick:
+        problems = await core.store.check()
+        findings += [Finding("bad", f"the database is damaged: {problem}") for problem in problems]
+        if not problems:
+            findings.append(Finding("ok", "the database is sound"))
+    running = [row for row in await core.store.processes() if living(row)]
+    for row in running:
+        findings.append(Finding("ok", f"{row.role} runs as process {row.pid} on {row.host}, version {row.version}"))
+    if not running:
+        findings.append(
+            Finding("warn", "no server, runner or MCP server has this folder open; `oaken serve` starts one")
+        )
+    for queue in await core.jobs.queues(local_principal(), everything=True):
+        waiting = queue.counts.get("queued", 0)
+        if not queue.configured:
+            findings.append(
+                Finding("warn", f"queue {queue.name} has {waiting} jobs waiting but is not in the configuration")
+            )
+        elif queue.paused and waiting:
+            findings.append(Finding("warn", f"queue {queue.name} is paused with {waiting} jobs waiting"))
+    return findings

@@ -1,0 +1,232 @@
+"""`oaken job …`: put jobs in, look at them, wait for them, stop them, run them again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oaken_app.backend import call
+from oaken_app.options import DataDir, Json
+from oaken_app.show import JOB_COLUMNS, ago, as_json, job_card, job_rows, line, table
+from oaken_jobs import jsontext
+from oaken_jobs.errors import InvalidRequest, OakenError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+JobId = Annotated[int, typer.Argument(help="The job's number.")]
+JobIds = Annotated[list[int], typer.Argument(help="Numbers of jobs.")]
+
+
+def _payload(text: str | None) -> dict[str, Any]:
+    """`--payload`: JSON, `@FILE`, or `-` for standard input."""
+    if text is None:
+        return {}
+    try:
+        if text == "-":
+            raw: bytes = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            raw = Path(text[1:]).read_bytes()
+        else:
+            raw = text.encode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise InvalidRequest(f"--payload {text}: {error.strerror or error}.") from None
+    value = jsontext.parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest('--payload must be a JSON object, for instance \'{"text": "hello"}\'.')
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+@app.command()
+def enqueue(
+    kind: Annotated[str, typer.Argument(help="What kind of job, for instance embed.")],
+    payload: Annotated[str | None, typer.Option(help="A JSON object, @FILE, or - for standard input.")] = None,
+    subject: Annotated[str | None, typer.Option(help="What it is about, for instance note:17.")] = None,
+    target: Annotated[str | None, typer.Option(help="One live job of a kind for each target.")] = None,
+    dedupe_key: Annotated[str | None, typer.Option(help="While a job with this key lives, no second one.")] = None,
+    priority: Annotated[str | None, typer.Option(help="0 to 1000, or user (100), ingest (50), backfill (10).")] = None,
+    delay_seconds: Annotated[float | None, typer.Option("--delay-seconds", "--delay", help="Run it later.")] = None,
+    run_at: Annotated[str | None, typer.Option(help="Run it then: 2030-01-31T12:00:00Z.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
+    parent_id: Annotated[int | None, typer.Option(help="The job that this one belongs to.")] = None,
+    title: Annotated[str | None, typer.Option(help="A line for people.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    budget_usd: Annotated[float | None, typer.Option(help="What it may cost before its grade suffers.")] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Enqueue a job and print its number."""
+    fields: dict[str, Any] = {
+        "subject": subject,
+        "target": target,
+        "dedupe_key": dedupe_key,
+        "priority": int(priority) if priority is not None and priority.lstrip("-").isdigit() else priority,
+        "delay_seconds": delay_seconds,
+        "run_at": run_at,
+        "max_attempts": max_attempts,
+        "parent_id": parent_id,
+        "title": title,
+        "tags": tag or None,
+        "budget_usd": budget_usd,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    body = _payload(payload)
+    told = call(data_dir, lambda client: client.enqueue(kind, body, **given))
+    if json:
+        as_json(told)
+        return
+    job = told["job"]
+    line(
+        f"Job {job['id']} ({job['kind']}) "
+        + ("is queued" if told["created"] else f"is {job['state']} already")
+        + f" on {job['queue']}."
+    )
+    if "warning" in told:
+        typer.echo(f"oaken: {told['warning']}", err=True)
+
+
+@app.command()
+def status(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show one job, with payload and result."""
+    job = call(data_dir, lambda client: client.job(job_id))["job"]
+    as_json({"job": job}) if json else job_card(job)
+
+
+@app.command(name="list")
+def list_jobs(
+    state: Annotated[list[str] | None, typer.Option(help="queued, running, succeeded, failed, cancelled.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    queue: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    grade: Annotated[list[str] | None, typer.Option(help="ok, note, warn, bad.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Who holds or last held it: name or name/instance.")] = None,
+    subject: Annotated[str | None, typer.Option(help="What it is about.")] = None,
+    tag: Annotated[str | None, typer.Option(help="One of its tags.")] = None,
+    parent_id: Annotated[int | None, typer.Option(help="Children of this job.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="Look in title, kind, subject, tags, error.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    filters: dict[str, Any] = {
+        "state": state or None,
+        "kind": kind or None,
+        "queue": queue or None,
+        "grade": grade or None,
+        "agent": agent,
+        "subject": subject,
+        "tag": tag,
+        "parent_id": parent_id,
+        "q": query,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    given = {name: value for name, value in filters.items() if value is not None}
+    page = call(data_dir, lambda client: client.jobs(**given))
+    if json:
+        as_json(page)
+        return
+    table(JOB_COLUMNS, job_rows(page["jobs"]), "No jobs match. `oaken job enqueue KIND` adds one.")
+    if page["next_cursor"]:
+        line(f"There are more: --cursor {page['next_cursor']}")
+
+
+@app.command()
+def wait(
+    job_ids: JobIds,
+    seconds: Annotated[float, typer.Option(min=0, help="How long at most.")] = 3600,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Wait until all jobs have ended. Exit code 1 if one did not succeed, 3 if time ran out."""
+
+    async def act(client: Any) -> dict[str, Any]:
+        left = seconds
+        while True:
+            # In parts: a server holds a single call for a minute at most.
+            part = min(left, 30.0)
+            told = await client.wait(job_ids, part)
+            left -= part
+            if told["final"] or left <= 0:
+                return told
+
+    told = call(data_dir, act)
+    as_json(told) if json else table(JOB_COLUMNS, job_rows(told["jobs"]), "")
+    if not told["final"]:
+        raise typer.Exit(3)
+    if any(job["state"] != "succeeded" for job in told["jobs"]):
+        raise typer.Exit(1)
+
+
+def _each(job_ids: list[int], data_dir: Path | None, json: bool, act: Any, say: Any) -> None:
+    """Does the same with several jobs; a refusal for one does not keep the others from it."""
+
+    async def run(client: Any) -> list[dict[str, Any] | OakenError]:
+        answers: list[dict[str, Any] | OakenError] = []
+        for job_id in job_ids:
+            try:
+                answers.append(await act(client, job_id))
+            except OakenError as refusal:
+                answers.append(refusal)
+        return answers
+
+    refused = False
+    for answer in call(data_dir, run):
+        if isinstance(answer, OakenError):
+            refused = True
+            typer.echo(f"oaken: {' '.join(answer.message.split())}", err=True)
+        elif json:
+            as_json(answer)
+        else:
+            line(say(answer))
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def cancel(job_ids: JobIds, data_dir: DataDir = None, json: Json = False) -> None:
+    """Cancel queued jobs, ask running ones to stop."""
+
+    def say(told: dict[str, Any]) -> str:
+        job = told["job"]
+        if not told["changed"]:
+            return f"Job {job['id']} is {job['state']}; nothing was changed."
+        return f"Job {job['id']} " + (
+            f"was asked to stop ({job['agent']} has it)." if job["cancelling"] else "is cancelled."
+        )
+
+    _each(job_ids, data_dir, json, lambda client, job_id: client.cancel(job_id), say)
+
+
+@app.command()
+def requeue(
+    job_ids: JobIds,
+    queue: Annotated[str | None, typer.Option(help="Into this queue instead of its own.")] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Put failed, cancelled or queued jobs back to run now."""
+
+    def say(told: dict[str, Any]) -> str:
+        return f"Job {told['job']['id']} is queued on {told['job']['queue']}."
+
+    _each(job_ids, data_dir, json, lambda client, job_id: client.requeue(job_id, queue), say)
+
+
+@app.command()
+def attempts(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show each attempt at a job: who, when, how it ended."""
+    told = call(data_dir, lambda client: client.attempts(job_id))
+    if json:
+        as_json(told)
+        return
+    rows = [
+        (a["epoch"], a["attempt"], a["agent"], ago(a["started_at"]), a["outcome"] or "running", a["error"])
+        for a in told["attempts"]
+    ]
+    table(("epoch", "attempt", "agent", "started", "outcome", "error"), rows, f"Job {job_id} was never leased.")

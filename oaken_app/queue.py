@@ -1,0 +1,57 @@
+"""`oaken queue …`: see queues, pause and resume them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oaken_app.backend import call
+from oaken_app.options import DataDir, Json
+from oaken_app.show import as_json, line, table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+Name = Annotated[str, typer.Argument(help="The queue's name.")]
+
+
+@app.command(name="list")
+def list_queues(
+    everything: Annotated[bool, typer.Option("--all", help="Hidden ones too.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """List queues with what is in them."""
+    told = call(data_dir, lambda client: client.queues(all=everything))
+    if json:
+        as_json(told)
+        return
+    rows = [
+        (
+            q["name"],
+            "paused" if q["paused"] else ("" if q["configured"] else "not configured"),
+            q["kind"],
+            q["workers"],
+            *(q["counts"][state] for state in ("queued", "running", "succeeded", "failed", "cancelled")),
+        )
+        for q in told["queues"]
+    ]
+    table(
+        ("queue", "", "stage of", "workers", "queued", "running", "succeeded", "failed", "cancelled"),
+        rows,
+        "No queues.",
+    )
+
+
+@app.command()
+def pause(name: Name, data_dir: DataDir = None) -> None:
+    """Stop a queue from handing out jobs. Running ones finish; `resume` undoes it."""
+    call(data_dir, lambda client: client.pause_queue(name))
+    line(f"Queue {name} is paused.")
+
+
+@app.command()
+def resume(name: Name, data_dir: DataDir = None) -> None:
+    """Let a paused queue hand out jobs again."""
+    call(data_dir, lambda client: client.resume_queue(name))
+    line(f"Queue {name} hands out jobs.")

@@ -1,0 +1,106 @@
+"""Each role on each route."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oaken_jobs.model import ROLES
+from oaken_swarm.routes import ROUTES
+from tests.service import Service
+
+LEASE = "1-1-" + "0" * 24
+READ, ALL = {"viewer", "user", "admin"}, {"viewer", "user", "agent", "admin"}
+MANAGE, WORK, ENQUEUE = {"user", "admin"}, {"agent", "admin"}, {"user", "admin"}
+MAY: dict[str, set[str]] = {
+    "POST /v1/jobs": ENQUEUE,  # an agent only children of what it holds
+    "GET /v1/jobs": ALL,
+    "GET /v1/jobs/wait": READ,
+    "GET /v1/jobs/{id}": READ,
+    "GET /v1/jobs/{id}/result": READ,
+    "GET /v1/jobs/{id}/progress": READ,
+    "GET /v1/jobs/{id}/attempts": READ,
+    "GET /v1/jobs/{id}/activity": READ,
+    "GET /v1/jobs/{id}/children": READ,
+    "GET /v1/jobs/{id}/wait": READ,
+    "POST /v1/jobs/{id}/cancel": MANAGE,
+    "POST /v1/jobs/{id}/requeue": MANAGE,
+    "POST /v1/leases": WORK,
+    "POST /v1/leases/{lease_id}/heartbeat": WORK,
+    "POST /v1/leases/{lease_id}/progress": WORK,
+    "POST /v1/leases/{lease_id}/complete": WORK,
+    "POST /v1/leases/{lease_id}/fail": WORK,
+    "POST /v1/leases/{lease_id}/defer": WORK,
+    "POST /v1/leases/{lease_id}/release": WORK,
+    "POST /v1/leases/{lease_id}/cancelled": WORK,
+    "POST /v1/leases/batch": WORK,
+    "GET /v1/queues": ALL,
+    "POST /v1/queues/{name}/pause": MANAGE,
+    "POST /v1/queues/{name}/resume": MANAGE,
+    "GET /v1/subjects/{subject}": READ,
+    "PUT /v1/subjects/{subject}/labels": MANAGE,
+    "POST /v1/intake": ENQUEUE,
+    "GET /v1/agents": ALL,
+    "GET /v1/kinds": ALL,
+    "GET /v1/me": ALL,
+    "GET /v1/meta": ALL,
+    "GET /v1/tokens": {"admin"},
+    "POST /v1/tokens": {"admin"},
+    "DELETE /v1/tokens/{name}": {"admin"},
+    "GET /healthz": ALL,
+    "GET /readyz": ALL,
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /v1/jobs": {"kind": "echo"},
+    "POST /v1/leases/{lease_id}/fail": {"error": "e"},
+    "POST /v1/leases/{lease_id}/defer": {"seconds": 1},
+    "POST /v1/leases/batch": {"ops": [{"op": "release", "lease_id": LEASE}]},
+    "PUT /v1/subjects/{subject}/labels": {"human": {"a": "b"}},
+    "POST /v1/intake": {"text": "hello"},
+    "POST /v1/tokens": {"name": "new", "roles": ["user"]},
+}
+
+
+def test_every_route_is_in_the_table() -> None:
+    assert MAY.keys() == {f"{route.method} {route.path}" for route in ROUTES}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Service, role: str) -> None:
+    root = await server.client("root", "admin")
+    await root.enqueue("echo")
+    await server.token("victim", "user")
+    http = await server.http("caller", role)
+    for name, allowed in MAY.items():
+        method, path = name.split(" ")
+        for old, new in (("{id}", "1"), ("{lease_id}", LEASE), ("{name}", "slow"), ("{subject}", "s")):
+            path = path.replace(old, new)
+        if method == "DELETE":
+            path = "/v1/tokens/victim"
+        if path == "/v1/jobs/wait":
+            path += "?ids=1&seconds=0"
+        elif path.endswith("/wait"):
+            path += "?seconds=0"
+        body = BODIES.get(name)
+        response = await http.request(method, path, **({"json": body} if body is not None else {}))
+        # A job that has nothing to do with an agent is not there for it.
+        hidden = role == "agent" and path.startswith("/v1/jobs/") and method == "GET"
+        if role in allowed:
+            assert response.status_code in (200, 201, 404, 409), (name, response.text)
+        else:
+            assert response.status_code == (404 if hidden else 403), (name, response.text)
+            if not hidden:
+                assert "caller" in response.json()["detail"]
+                assert "token" in response.json()["detail"]
+
+
+async def test_a_refusal_of_a_role_changes_nothing(server: Service) -> None:
+    root = await server.client("root", "admin")
+    job_id = (await root.enqueue("echo"))["job"]["id"]
+    viewer = await server.http("eve", "viewer")
+    for path in (f"/v1/jobs/{job_id}/cancel", "/v1/queues/default/pause", "/v1/leases"):
+        assert (await viewer.post(path)).status_code == 403
+    assert (await root.job(job_id))["job"]["state"] == "queued"
+    assert (await root.queues())["queues"][0]["paused"] is False
+    assert [row["data"]["verb"] for row in (await root.activity(job_id))["activity"]] == ["enqueue"]

@@ -1,0 +1,162 @@
+"""Calls that wait: answered by events, by clients that leave, and by a server that stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from oaken_jobs.core import Core
+from oaken_swarm import server as server_module
+from tests.service import Service, eventually, serve
+
+
+def waiting(server: Service) -> int:
+    return len(server.core.dispatch._waiters)  # pyright: ignore[reportPrivateUsage]
+
+
+async def until_waiting(server: Service, count: int) -> None:
+    async def there() -> bool:
+        return waiting(server) == count
+
+    await eventually(there)
+
+
+async def open_lease(server: Service, seconds: float = 30) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A lease request on a connection of its own, sent and not answered."""
+    token = await server.token("bot", "agent")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    body = orjson.dumps({"wait_seconds": seconds})
+    writer.write(
+        b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        + f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    await writer.drain()
+    return reader, writer
+
+
+async def test_a_waiting_lease_request_is_answered_by_an_enqueue(server: Service) -> None:
+    bot, user = await server.client("bot", "agent"), await server.client("ann", "user")
+    pending = asyncio.ensure_future(bot.lease(wait_seconds=30))
+    await until_waiting(server, 1)
+    begun = time.monotonic()
+    job_id = (await user.enqueue("echo"))["job"]["id"]
+    [lease] = (await asyncio.wait_for(pending, 5))["leases"]
+    assert lease["job"]["id"] == job_id
+    assert time.monotonic() - begun < 1
+
+
+async def test_a_waiting_lease_request_is_answered_empty_at_its_deadline(server: Service) -> None:
+    bot = await server.client("bot", "agent")
+    assert await bot.lease(wait_seconds=0.05) == {"leases": []}
+
+
+async def test_one_new_job_goes_to_the_agent_that_waits_longest(server: Service) -> None:
+    user = await server.client("ann", "user")
+    agents = [await server.client(f"bot{n}", "agent") for n in range(3)]
+    pending: list[asyncio.Future[Any]] = []
+    for place, agent in enumerate(agents, 1):
+        pending.append(asyncio.ensure_future(agent.lease(wait_seconds=30)))
+        await until_waiting(server, place)
+    for place in range(3):
+        await user.enqueue("echo")
+        assert len((await asyncio.wait_for(pending[place], 5))["leases"]) == 1
+        assert not any(later.done() for later in pending[place + 1 :])
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_nothing_claimed(server: Service) -> None:
+    user, other = await server.client("ann", "user"), await server.client("other", "agent")
+    for _ in range(5):
+        _, writer = await open_lease(server)
+        await until_waiting(server, 1)
+        writer.close()
+        await until_waiting(server, 0)
+    await user.enqueue("echo")
+    [lease] = (await other.lease())["leases"]
+    assert lease["job"]["attempts"] == 1
+    assert lease["job"]["lease"]["epoch"] == 1
+
+
+async def test_a_client_that_leaves_at_the_moment_of_the_claim_leaves_nothing_claimed(server: Service) -> None:
+    user = await server.client("ann", "user")
+    job_id = (await user.enqueue("echo"))["job"]["id"]
+    for _ in range(20):
+        # Reset, so that the server hears of it before it could answer.
+        _, writer = await open_lease(server, 0)
+        writer.transport.abort()
+
+    async def free() -> bool:
+        job = (await user.job(job_id))["job"]
+        return job["state"] == "queued" and waiting(server) == 0
+
+    await eventually(free)
+    assert (await user.job(job_id))["job"]["attempts"] == 0
+
+
+async def test_a_client_that_leaves_while_it_waits_for_a_job_is_forgotten(server: Service) -> None:
+    user = await server.client("ann", "user")
+    job_id = (await user.enqueue("echo"))["job"]["id"]
+    token = await server.token("ann", "user")
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(
+        f"GET /v1/jobs/{job_id}/wait HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    )
+    listeners = server.core.follower._listeners  # pyright: ignore[reportPrivateUsage]
+
+    async def listening() -> bool:
+        return len(listeners) == 1
+
+    async def silent() -> bool:
+        return not listeners
+
+    await eventually(listening)
+    writer.close()
+    await eventually(silent)
+
+
+async def test_a_stop_answers_all_that_wait_at_once(core: Core) -> None:
+    server = await serve(core)
+    bot, user = await server.client("bot", "agent"), await server.client("ann", "user")
+    job_id = (await user.enqueue("echo", delay_seconds=1000))["job"]["id"]
+    leases = [asyncio.ensure_future(bot.lease(wait_seconds=30)) for _ in range(5)]
+    one = asyncio.ensure_future(user.wait(job_id, 30))
+    many = asyncio.ensure_future(user.wait([job_id], 30))
+    listeners = core.follower._listeners  # pyright: ignore[reportPrivateUsage]
+
+    async def all_wait() -> bool:
+        return waiting(server) == 5 and len(listeners) == 2
+
+    await eventually(all_wait)
+    begun = time.monotonic()
+    await server.server.stop()
+    assert time.monotonic() - begun < 2
+    for lease in leases:
+        assert await lease == {"leases": []}
+    assert (await one)["final"] is False
+    assert (await many)["jobs"][0]["state"] == "queued"
+    await server.close()
+
+
+async def test_a_call_that_never_comes_to_its_end_does_not_hold_up_the_stop(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "GRACE_SECONDS", 0.1)
+    server = await serve(core)
+    token = await server.token("ann", "user")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+    writer.write(head.encode() + b'Content-Length: 100\r\n\r\n{"kind":"echo"')
+    server_tasks = server.server._uvicorn.server_state.tasks  # type: ignore[union-attr]
+
+    async def begun() -> bool:
+        return bool(server_tasks)
+
+    await eventually(begun)
+    await asyncio.wait_for(server.server.stop(), 5)
+    assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+    writer.close()
+    await server.close()

@@ -1,0 +1,151 @@
+"""The worker of the package, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from oaken_swarm import Client, Deferred, JobContext, PermanentJobError, Worker
+from tests.service import Service, eventually
+
+
+@asynccontextmanager
+async def working(server: Service, register: Callable[[Worker], None], **options: Any) -> AsyncIterator[Worker]:
+    worker = Worker(server.url, "bot", await server.token("bot", "agent"), **options)
+    register(worker)
+    task = asyncio.ensure_future(worker.run_async())
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+        await task
+
+
+async def ended(client: Client, job_id: int, seconds: float = 10) -> dict[str, Any]:
+    told = await client.wait(job_id, seconds)
+    assert told["final"], told
+    return told["job"]
+
+
+async def test_a_handler_does_jobs_and_its_errors_are_theirs(server: Service) -> None:
+    client = await server.client("ann", "user")
+
+    def register(worker: Worker) -> None:
+        @worker.handler("double", concurrency=2)
+        async def double(job: JobContext) -> dict[str, Any]:
+            await job.progress(50, "halfway")
+            if job.payload.get("bad"):
+                raise PermanentJobError("cannot")
+            return {"n": 2 * job.payload["n"]}
+
+    async with working(server, register):
+        good = (await client.enqueue("double", {"n": 21}))["job"]["id"]
+        bad = (await client.enqueue("double", {"bad": True}))["job"]["id"]
+        done = await ended(client, good)
+        assert (done["state"], done["result"]) == ("succeeded", {"n": 42})
+        failed = await ended(client, bad)
+        assert (failed["state"], failed["reason"]) == ("failed", "permanent")
+        assert "cannot" in failed["last_error"]
+    assert [row["message"] for row in (await client.progress(good))["progress"]] == ["halfway"]
+
+
+async def test_a_batch_handler_gets_many_jobs_at_once(server: Service) -> None:
+    client = await server.client("ann", "user")
+    sizes: list[int] = []
+
+    def register(worker: Worker) -> None:
+        @worker.batch_handler("many", max=10, linger=0.01)
+        async def many(jobs: list[JobContext]) -> list[dict[str, Any]]:
+            sizes.append(len(jobs))
+            return [{"n": job.payload["n"] + 1} for job in jobs]
+
+    told = await client.enqueue_many([{"kind": "many", "payload": {"n": n}} for n in range(20)])
+    ids = [one["job"]["id"] for one in told["jobs"]]
+    async with working(server, register):
+        assert (await client.wait(ids, 10))["final"] is True
+    assert max(sizes) == 10
+    assert [(await client.result(job_id))["n"] for job_id in ids] == list(range(1, 21))
+
+
+async def test_a_deferral_comes_back_without_counting(server: Service) -> None:
+    client = await server.client("ann", "user")
+    seen: list[int] = []
+
+    def register(worker: Worker) -> None:
+        @worker.handler("later")
+        async def later(job: JobContext) -> dict[str, Any]:
+            seen.append(job.attempt)
+            if len(seen) == 1:
+                raise Deferred(0)
+            return {}
+
+    async with working(server, register):
+        job = await ended(client, (await client.enqueue("later"))["job"]["id"])
+    assert (seen, job["deferrals"], job["attempts"]) == ([1, 1], 1, 1)
+
+
+async def test_a_cancelled_job_is_stopped_by_its_worker(server: Service) -> None:
+    client = await server.client("ann", "user")
+    begun = asyncio.Event()
+
+    def register(worker: Worker) -> None:
+        @worker.handler("long")
+        async def long(job: JobContext) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with working(server, register, lease_seconds=1):
+        job_id = (await client.enqueue("long"))["job"]["id"]
+        await asyncio.wait_for(begun.wait(), 10)
+        assert (await client.cancel(job_id))["job"]["cancelling"] is True
+        job = await ended(client, job_id)
+    assert (job["state"], job["reason"]) == ("cancelled", "cancelled_by_user")
+
+
+async def test_a_worker_that_stops_gives_its_jobs_back_unharmed(server: Service) -> None:
+    client = await server.client("ann", "user")
+    begun = asyncio.Event()
+
+    def register(worker: Worker) -> None:
+        @worker.handler("long")
+        async def long(job: JobContext) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with working(server, register, grace=0):
+        job_id = (await client.enqueue("long"))["job"]["id"]
+        await asyncio.wait_for(begun.wait(), 10)
+    job = (await client.job(job_id))["job"]
+    assert (job["state"], job["attempts"]) == ("queued", 0)
+    assert [row["outcome"] for row in (await client.attempts(job_id))["attempts"]] == ["released"]
+
+
+async def test_a_job_longer_than_its_lease_is_kept_by_heartbeats(server: Service) -> None:
+    client = await server.client("ann", "user")
+    proceed = asyncio.Event()
+
+    def register(worker: Worker) -> None:
+        @worker.handler("long")
+        async def long(job: JobContext) -> dict[str, Any]:
+            await proceed.wait()
+            return {}
+
+    async with working(server, register, lease_seconds=1):
+        job_id = (await client.enqueue("long"))["job"]["id"]
+
+        async def extended() -> bool:
+            job = (await client.job(job_id))["job"]
+            return job["state"] == "running" and job["lease"]["expires_at"] > first["lease"]["expires_at"]
+
+        first = await eventually(lambda: _running(client, job_id))
+        await eventually(extended)
+        proceed.set()
+        job = await ended(client, job_id)
+    assert (job["state"], job["lost"], job["attempts"]) == ("succeeded", 0, 1)
+
+
+async def _running(client: Client, job_id: int) -> dict[str, Any] | None:
+    job = (await client.job(job_id))["job"]
+    return job if job["state"] == "running" else None
