@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,7 @@ def local_principal() -> Principal:
 
 
 @asynccontextmanager
-async def core_on(data_dir: Path | None) -> AsyncIterator[Core]:
+async def core_on(data_dir: Path | None) -> AsyncGenerator[Core]:
     """The core on a data folder, without duties. Raises `ConfigError` and `Unavailable`."""
     settings = config.load(data_dir)
     core = Core.on_folder(settings.data_dir, config.rules(settings, pipeline.kinds().values()), "cli")
@@ -45,7 +45,7 @@ async def core_on(data_dir: Path | None) -> AsyncIterator[Core]:
 
 
 @asynccontextmanager
-async def connected(data_dir: Path | None) -> AsyncIterator[Client]:
+async def connected(data_dir: Path | None) -> AsyncGenerator[Client]:
     """A client of the server at `OAKEN_URL`, or of the data folder where that is not set or the folder is named."""
     settings = config.load(data_dir)
     if settings.url is not None and data_dir is None:

@@ -12,6 +12,7 @@ from oaken_app.backend import call
 from oaken_app.options import DataDir, Json
 from oaken_app.show import as_json, line
 from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_swarm.client import Client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -36,7 +37,7 @@ def intake(
 ) -> None:
     """Take in texts: each is stored once, whatever its name, then waits to be embedded and triaged by agents."""
 
-    async def act(client: Any) -> list[dict[str, Any] | OakenError]:
+    async def act(client: Client) -> list[dict[str, Any] | OakenError]:
         answers: list[dict[str, Any] | OakenError] = []
         for path in files:
             try:

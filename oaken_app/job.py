@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from oaken_app.options import DataDir, Json
 from oaken_app.show import JOB_COLUMNS, ago, as_json, job_card, job_rows, line, table
 from oaken_jobs import jsontext
 from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_swarm.client import Client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -145,7 +147,7 @@ def wait(
 ) -> None:
     """Wait until all jobs have ended. Exit code 1 if one did not succeed, 3 if time ran out."""
 
-    async def act(client: Any) -> dict[str, Any]:
+    async def act(client: Client) -> dict[str, Any]:
         left = seconds
         while True:
             # In parts: a server holds a single call for a minute at most.
@@ -163,10 +165,16 @@ def wait(
         raise typer.Exit(1)
 
 
-def _each(job_ids: list[int], data_dir: Path | None, json: bool, act: Any, say: Any) -> None:
+def _each(
+    job_ids: list[int],
+    data_dir: Path | None,
+    json: bool,
+    act: Callable[[Client, int], Awaitable[dict[str, Any]]],
+    say: Callable[[dict[str, Any]], str],
+) -> None:
     """Does the same with several jobs; a refusal for one does not keep the others from it."""
 
-    async def run(client: Any) -> list[dict[str, Any] | OakenError]:
+    async def run(client: Client) -> list[dict[str, Any] | OakenError]:
         answers: list[dict[str, Any] | OakenError] = []
         for job_id in job_ids:
             try:

@@ -1,27 +1,30 @@
-"""`oaken mcp`: the MCP server on stdio, which a desktop client or an editor starts."""
+"""`oaken mcp`: the MCP server on stdio, which an assistant or an editor starts."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from oaken_mcp import serve_stdio
+from oaken_app.options import DataDir
 
 mcp = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @mcp.command()
 def _mcp(  # pyright: ignore[reportUnusedFunction]
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The folder of the database. Default: OAKEN_DATA_DIR, or the user's.")
-    ] = None,
+    data_dir: DataDir = None,
     actor: Annotated[
         str | None,
-        typer.Option(help="Who calls: agent:NAME, user:NAME or NAME. Default: an agent, by the client's name."),
+        typer.Option(help="Who calls: agent:NAME, user:NAME or NAME. Default: an agent, by the client's own name."),
     ] = None,
-    role: Annotated[list[str] | None, typer.Option(help="viewer, user or agent. Default: user and agent.")] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="viewer, user or agent; may be given several times. Default: user and agent."),
+    ] = None,
 ) -> None:
-    """Serve MCP on stdin and stdout, on the same jobs as the server, whether or not one runs."""
+    """Serve MCP on stdin and stdout, on the data folder's own jobs, whether or not a server runs."""
+    # Here, not above: it takes stdin and stdout before it imports the rest.
+    from oaken_mcp import serve_stdio
+
     serve_stdio(data_dir, actor=actor, roles=role or ())

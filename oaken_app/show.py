@@ -83,7 +83,7 @@ def job_rows(jobs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
             job["kind"],
             job["queue"],
             "cancelling" if job["cancelling"] else job["state"],
-            (job["grade"] or {}).get("grade"),
+            job["grade"]["grade"] if job["grade"] else None,
             f"{job['attempts']}/{job['max_attempts']}",
             job["agent"],
             ago(job["finished_at"] or job["started_at"] or job["created_at"]),

@@ -47,12 +47,14 @@ UNEXPECTED = (
 ERROR_LIMIT = 6_000
 
 
-def build(core: Core, caller: Callable[[str | None], Principal]) -> Server[Any]:
-    """The server on an open core. `caller` says who a client is by the name it gives itself, None where it gives none."""
+def client_name(ctx: ServerRequestContext[Any]) -> str | None:
+    """What the client of a request calls itself; None where it does not say."""
+    client = ctx.session.client_params
+    return client.client_info.name if client else None
 
-    def who(ctx: ServerRequestContext[Any]) -> Principal:
-        client = ctx.session.client_params
-        return caller(client.client_info.name if client else None)
+
+def build(core: Core, who: Callable[[ServerRequestContext[Any]], Principal]) -> Server[Any]:
+    """The server on an open core. `who` says whose a request is."""
 
     async def list_tools(
         ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None

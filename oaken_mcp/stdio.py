@@ -30,6 +30,7 @@ from pydantic import ValidationError
 from oaken_jobs import config, jsontext, pipeline
 from oaken_jobs.core import Core
 from oaken_jobs.errors import BadJson
+from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_mcp import server
 from oaken_mcp.caller import Caller
 from oaken_mcp.wire import MAX_LINE, Wire, Writer, lines
@@ -54,6 +55,8 @@ def run(wire: Wire, data_dir: Path | None, *, actor: str | None, roles: Sequence
     settings = config.load(data_dir)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("oaken").setLevel(settings.log.level.upper())
+    if settings.url is not None and data_dir is None:
+        log.warning("OAKEN_URL is not used here: this serves the jobs of the data folder %s", settings.data_dir)
     rules = replace(config.rules(settings, pipeline.kinds().values()), lease_seconds=LEASE_SECONDS)
     asyncio.run(_run(Core.on_folder(settings.data_dir, rules, "mcp"), caller, wire))
 
@@ -63,8 +66,10 @@ async def _run(core: Core, caller: Caller, wire: Wire) -> None:
     _on_signals(asyncio.get_running_loop(), stop)
     await core.open()
     try:
+        if (danger := unsafe_version()) is not None:
+            log.warning("%s", danger)
         await core.maintenance.start()
-        await serve(server.build(core, caller.principal), wire, stop)
+        await serve(server.build(core, lambda ctx: caller.principal(server.client_name(ctx))), wire, stop)
     finally:
         await core.close()
 

@@ -45,7 +45,7 @@ class Context:
 async def _whole(call: Awaitable[T]) -> T:
     """What was asked for is done, and known to be done, although its caller goes away meanwhile."""
     reply: list[T] = []
-    with anyio.CancelScope():
+    with anyio.CancelScope(shield=True):
         reply.append(await call)
     return reply[0]
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from oaken_jobs.errors import ConfigError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -26,8 +28,16 @@ class Wire(NamedTuple):
 
 
 def claim() -> Wire:
-    """Takes stdin and stdout away from the rest of the process. To be called before anything is imported that might print."""
-    wire = Wire(os.dup(0), os.dup(1))
+    """Takes stdin and stdout away from the rest of the process. To be called before anything is imported that might print.
+
+    Raises `ConfigError` where they are closed.
+    """
+    try:
+        wire = Wire(os.dup(0), os.dup(1))
+    except OSError:
+        raise ConfigError(
+            "MCP on stdio needs an open stdin and stdout; a client that starts this command gives it both."
+        ) from None
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     try:

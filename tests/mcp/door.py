@@ -52,5 +52,5 @@ class Door:
 
     @asynccontextmanager
     async def open(self, who: Principal = ME, mode: str = "auto") -> AsyncIterator[Caller]:
-        async with Client(build(self.core, lambda name: who), mode=mode) as client:
+        async with Client(build(self.core, lambda ctx: who), mode=mode) as client:
             yield Caller(client)

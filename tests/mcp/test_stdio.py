@@ -206,3 +206,24 @@ async def test_a_wrong_option_is_one_line_on_stderr(options: list[str], told: st
         text = await peer.stderr()
         assert told in text
         assert text.count("\n") == 1
+
+
+async def test_the_command_serves_as_the_module_does(tmp_path: Path) -> None:
+    command = "import sys\nfrom oaken_app.main import main\nsys.argv[1:1] = ['mcp']\nmain()\n"
+    async with server(tmp_path, "--actor", "agent:desk", program=command) as peer:
+        await peer.initialize()
+        assert (await peer.call("status"))["agent"].startswith("desk/")
+        assert await peer.end() == (0, "")
+
+
+async def test_a_payload_of_a_megabyte_comes_through_and_a_larger_one_is_refused(tmp_path: Path) -> None:
+    async with server(tmp_path) as peer:
+        await peer.initialize()
+        job = (await peer.call("enqueue", kind="work", payload={"text": "x" * 1_000_000}))["job"]
+        part = await peer.call("status", job_id=job["id"], part="payload", offset=1_000_000)
+        assert part["text"] == "x" * 9 + '"}'
+        answer = await peer.answer(
+            peer.send("tools/call", {"name": "enqueue", "arguments": {"kind": "work", "payload": "x" * 1_100_000}})
+        )
+        assert answer["result"]["isError"]
+        assert "[jobs] max_payload_bytes" in answer["result"]["content"][0]["text"]

@@ -240,7 +240,7 @@ async def test_how_a_handler_ends_says_how_the_job_ends(
 
 
 async def test_an_exception_may_ask_for_a_longer_wait(house: House) -> None:
-    class Busy(Exception):  # noqa: N818
+    class Busy(Exception):
         retry_after = 90
 
     @house.handlers.handler("echo")

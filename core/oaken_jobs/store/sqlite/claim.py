@@ -114,7 +114,7 @@ def _leading(database: Database, group: Sequence[Lane], want: int, room: dict[st
     firsts = orjson.loads(database.execute(FIRSTS, {"lanes": _text(group), "now": now}).fetchone()[0])
     left = dict(room)
     leading: list[Lane] = []
-    for first, lane in sorted((first, lane) for first, lane in zip(firsts, group, strict=True) if first is not None):
+    for _, lane in sorted((first, lane) for first, lane in zip(firsts, group, strict=True) if first is not None):
         if want == 0:
             break
         leading.append(lane)

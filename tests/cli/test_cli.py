@@ -1,0 +1,227 @@
+"""The command line as a person meets it: real processes on a data folder of the test's own, and against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.service import Service
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def oaken(*arguments: str, data: Path | None = None, stdin: bytes = b"", **environment: str) -> Said:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
+    if data is not None:
+        clean["OAKEN_DATA_DIR"] = str(data)
+    done = subprocess.run(
+        [sys.executable, "-m", "oaken_app.main", *arguments],
+        env=clean | environment,
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return lambda *arguments, **more: oaken(*arguments, data=tmp_path / "data", **more)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, oaken_app.main\nsys.argv = ['oaken', '--help']\n"
+        "try:\n    oaken_app.main.main()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('pydantic', 'starlette', 'mcp', 'httpx2', 'orjson', 'rich.table') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    for command in ("serve", "runner", "mcp", "intake", "job", "queue", "agents", "token", "doctor"):
+        assert command in done.stdout
+
+
+def test_the_first_command_ever_called_makes_an_owner_only_database(run: Run, tmp_path: Path) -> None:
+    said = run("job", "enqueue", "greet", "--payload", '{"name": "Ada"}')
+    assert (said.code, said.out) == (0, "Job 1 (greet) is queued on default.\n")
+    assert "No agent has ever leased" in said.err
+    for file in (tmp_path / "data").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+
+
+def test_a_job_can_be_put_in_looked_at_stopped_and_run_again(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "payload.json"
+    file.write_text('{"text": "🦉"}')
+    enqueued = run(
+        "job", "enqueue", "work", "--payload", f"@{file}", "--priority", "backfill", "--title", "T", "--tag", "a", "--tag", "b",
+        "--dedupe-key", "k", "--delay", "60", "--max-attempts", "2", "--budget-usd", "1.5", "--json",
+    ).json  # fmt: skip
+    job = enqueued["job"]
+    assert (job["priority"], job["tags"], job["max_attempts"], job["budget_usd"]) == (10, ["a", "b"], 2, 1.5)
+    assert job["actor"]["kind"] == "user"
+    assert job["actor"]["via"] == "cli"
+    again = run("job", "enqueue", "work", "--dedupe-key", "k")
+    assert again.out == "Job 1 (work) is queued already on default.\n"
+    assert run("job", "status", "1", "--json").json["job"]["payload"] == {"text": "🦉"}
+    assert "🦉" in run("job", "status", "1").out
+    assert [j["id"] for j in run("job", "list", "--tag", "a", "--json").json["jobs"]] == [1]
+    assert "No jobs match" in run("job", "list", "--state", "running").out
+    assert run("job", "cancel", "1").out == "Job 1 is cancelled.\n"
+    assert run("job", "cancel", "1").out == "Job 1 is cancelled; nothing was changed.\n"
+    assert run("job", "wait", "1").code == 1
+    assert run("job", "requeue", "1").out == "Job 1 is queued on default.\n"
+    assert run("job", "wait", "1", "--seconds", "0").code == 3
+    assert "never leased" in run("job", "attempts", "1").out
+    assert run("job", "enqueue", "work", "--payload", "-", stdin=b'{"from": "stdin"}').code == 0
+
+
+def test_queues_are_listed_paused_and_resumed(run: Run) -> None:
+    assert run("queue", "pause", "default").out == "Queue default is paused.\n"
+    assert [(q["name"], q["paused"]) for q in run("queue", "list", "--json").json["queues"]] == [("default", True)]
+    assert {q["name"] for q in run("queue", "list", "--all", "--json").json["queues"]} == {"default", "store", "embed"}
+    assert "paused" in run("queue", "list").out
+    assert run("queue", "resume", "default").code == 0
+    refused = run("queue", "pause", "nowhere")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("oaken: There is no queue 'nowhere'")
+
+
+def test_tokens_are_made_listed_and_revoked_and_the_secret_stands_alone(run: Run) -> None:
+    made = run("token", "create", "bot", "--role", "agent")
+    assert made.out.startswith("oak_")
+    assert made.out.count("\n") == 1
+    secret = made.out.strip()
+    listed = run("token", "list", "--json")
+    assert secret not in listed.out
+    assert [(t["name"], t["kind"], t["roles"]) for t in listed.json["tokens"]] == [("bot", "agent", ["agent"])]
+    assert run("token", "revoke", "bot").code == 0
+    assert "revoked" in run("token", "list").out
+    assert "never used again" in run("token", "create", "bot", "--role", "agent").err
+    assert run("token", "create", "x", "--role", "root").code == 1
+    assert run("token", "create", "x").code == 2
+
+
+def test_texts_are_taken_in_and_what_is_no_text_is_named(run: Run, tmp_path: Path) -> None:
+    good, bad = tmp_path / "a.md", tmp_path / "b.bin"
+    good.write_text("# A\n")
+    bad.write_bytes(b"\xff\xfe")
+    said = run("intake", str(good), str(bad), str(tmp_path / "missing.md"))
+    assert said.code == 1
+    assert said.out == f"{good}: job 1\n"
+    assert "not UTF-8" in said.err
+    assert "missing.md: No such file" in said.err
+    assert run("job", "status", "1", "--json").json["job"]["payload"] == {"text": "# A\n", "source": str(good)}
+
+
+def test_the_doctor_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    well = run("doctor", "--json")
+    assert well.code == 0
+    assert {f["level"] for f in well.json["findings"]} == {"ok", "warn"}
+    run("job", "enqueue", "work")
+    run("queue", "pause", "default")
+    (tmp_path / "data" / "core.db").chmod(0o644)
+    ill = run("doctor").out
+    assert "queue default is paused with 1 jobs waiting" in ill
+    assert "can be read by others" in ill
+    (tmp_path / "data" / "core.db").write_bytes(b"this is no database" * 100)
+    broken = run("doctor")
+    assert broken.code == 1
+    assert "bad" in broken.out
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["job", "enqueue", "a b"], "kind: must match"),
+    (["job", "enqueue", "x", "--payload", "{"], "Not JSON"),
+    (["job", "enqueue", "x", "--payload", "[1]"], "must be a JSON object"),
+    (["job", "enqueue", "x", "--payload", '{"a":1,"a":2}'], "'a' twice"),
+    (["job", "enqueue", "x", "--payload", '{"a":99999999999999999999}'], "/a"),
+    (["job", "enqueue", "x", "--payload", "@/no/such/file"], "No such file"),
+    (["job", "enqueue", "x", "--priority", "urgent"], "user, ingest, backfill"),
+    (["job", "enqueue", "x", "--priority", "-1"], "at least 0"),
+    (["job", "enqueue", "x", "--run-at", "soon"], "give a time with its zone"),
+    (["job", "enqueue", "x", "--delay", "1", "--run-at", "2030-01-01T00:00:00Z"], "give one of them"),
+    (["job", "status", "99"], "There is no job 99"),
+    (["job", "list", "--state", "done"], "state"),
+    (["job", "list", "--cursor", "x"], "cursor"),
+    (["job", "requeue", "1", "--queue", "nowhere"], "'nowhere' is not configured"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[" ".join(a) for a, _ in BAD])
+def test_a_refusal_is_one_line_on_stderr_and_exit_code_1(run: Run, arguments: list[str], told: str) -> None:
+    said = run(*arguments)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("oaken: ")
+    assert said.err.count("\n") == 1
+    assert told in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["frob"], ["job", "frob"], ["job", "status"], ["job", "status", "x"], ["job", "list", "--limit", "0"]]
+)
+def test_wrong_usage_is_exit_code_2_without_a_traceback(run: Run, arguments: list[str]) -> None:
+    said = run(*arguments)
+    assert said.code == 2
+    assert "Traceback" not in said.err
+
+
+def test_bad_settings_name_the_key_the_value_and_what_is_allowed(run: Run, tmp_path: Path) -> None:
+    said = run("job", "list", OAKEN_JOBS__LEASE_SECONDS="soon")
+    assert said.code == 1
+    assert "OAKEN_JOBS__LEASE_SECONDS" in said.err
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "config.toml").write_text("[jobs]\nlease_secnds = 5\n")
+    said = run("job", "list")
+    assert said.code == 1
+    assert "lease_seconds" in said.err
+
+
+def test_text_of_others_cannot_steer_the_terminal(run: Run) -> None:
+    run("job", "enqueue", "x", "--payload", '{"t": "\\u001b[31mred\\u0007"}', "--title", "a\x1b]0;owned\x07b")
+    for said in (run("job", "list"), run("job", "status", "1")):
+        assert "\x1b" not in said.out
+        assert "\x07" not in said.out
+
+
+async def test_with_a_url_the_same_commands_are_a_client_of_that_server(server: Service, tmp_path: Path) -> None:
+    token = await server.token("remote", "user")
+
+    def call(*arguments: str, **more: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=token, **more)
+
+    assert (await call("job", "enqueue", "greet", "--json")).json["job"]["actor"] == {
+        "kind": "user",
+        "id": "remote",
+        "via": "http",
+    }
+    assert [j["kind"] for j in (await call("job", "list", "--json")).json["jobs"]] == ["greet"]
+    refused = await call("token", "list")
+    assert refused.code == 1
+    assert "role admin" in refused.err
+    lost = await asyncio.to_thread(oaken, "job", "list", OAKEN_URL="http://127.0.0.1:9", OAKEN_TOKEN="oak_x")
+    assert lost.code == 1
+    assert "127.0.0.1:9" in lost.err
+    here = await call("job", "list", "--json", "--data-dir", str(tmp_path / "own"))
+    assert here.json["jobs"] == [], "a folder that is named wins over OAKEN_URL"
