@@ -88,6 +88,8 @@ class Follower:
                 await asyncio.sleep(1)
 
     async def _pass(self) -> None:
+        if self._listeners:
+            await self.ready()
         changed = await self._store.changed()
         if changed:
             self.foreign()

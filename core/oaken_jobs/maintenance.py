@@ -1,7 +1,7 @@
 """Duties that every long-lived process does, idempotently, after a cheap look whether anything is due.
 
-Each second: take back expired leases, notice a jump of the machine's clock, write down what agents did. Every ten: say that this process
-lives.
+Each second: take back expired leases, notice that this process stood still, write down what agents did. Every ten: say that this
+process lives. (A jump of the machine's clock is noticed by the store, before anything is judged by it.)
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ log = logging.getLogger("oaken.maintenance")
 TICK_SECONDS = 1.0
 REGISTER_SECONDS = 10.0
 SWEEP_BATCH = 500
-JUMP_SECONDS = 2.0
-"""A wall clock that moved by so much more or less than time passed has jumped."""
 STALL_SECONDS = 5.0
 """A tick that comes so late means that this process, and with it every heartbeat to it, stood still."""
 
@@ -43,7 +41,7 @@ class Maintenance:
         self._started_at = clock.now()
         self._task: asyncio.Task[None] | None = None
         self._registered_at: float | None = None
-        self._last: tuple[int, float] | None = None
+        self._ticked_at: float | None = None
 
     async def start(self) -> None:
         """Registers this process and begins. The first one to have the database open gives running leases a grace."""
@@ -54,7 +52,7 @@ class Maintenance:
             others = await self._register()
             if not others:
                 await self._recover("start")
-            self._last = (self._clock.now(), self._clock.monotonic())
+            self._ticked_at = self._clock.monotonic()
         except BaseException:
             self._task.cancel()
             self._task = None
@@ -72,19 +70,14 @@ class Maintenance:
 
     async def tick(self) -> None:
         """One round of all duties that are due."""
-        now, mono = self._clock.now(), self._clock.monotonic()
-        if self._last is not None:
-            passed = mono - self._last[1]
-            drift = abs((now - self._last[0]) / 1000 - passed)
-            if drift > JUMP_SECONDS or passed > STALL_SECONDS + TICK_SECONDS:
-                await self._recover(
-                    f"clock jumped by {drift:.0f} s" if drift > JUMP_SECONDS else f"stood still {passed:.0f} s"
-                )
-        self._last = (self._clock.now(), self._clock.monotonic())
+        now = self._clock.monotonic()
+        if self._ticked_at is not None and (stood := now - self._ticked_at) > STALL_SECONDS + TICK_SECONDS:
+            await self._recover(f"stood still for {stood:.0f} s")
+        self._ticked_at = self._clock.monotonic()
         while await self._commit.call(Sweep(SWEEP_BATCH)) == SWEEP_BATCH:
             pass
         await self._jobs.flush()
-        if self._registered_at is None or mono - self._registered_at >= REGISTER_SECONDS:
+        if self._registered_at is None or now - self._registered_at >= REGISTER_SECONDS:
             await self._register()
 
     async def _run(self) -> None:
@@ -120,9 +113,9 @@ class Maintenance:
 
     async def _recover(self, why: str) -> None:
         grace = round(self._jobs.rules.recovery_grace * 1000)
-        extended = await self._commit.call(Recover(grace))
-        if extended:
-            log.info("%s: %d running leases were given at least %g s", why, extended, grace / 1000)
+        running = await self._commit.call(Recover(grace))
+        if running:
+            log.info("%s: %d running leases last at least %g s from now", why, running, grace / 1000)
 
 
 def living(row: ProcessRow) -> bool:

@@ -139,7 +139,7 @@ class Sweep:
 
 @dataclass(slots=True)
 class Recover:
-    """Lets no running lease end before `grace_ms` from now. Reply: how many were extended (`int`)."""
+    """Lets no running lease end before `grace_ms` from now, nor outlast its own length. Reply: how many run (`int`)."""
 
     grace_ms: int
 

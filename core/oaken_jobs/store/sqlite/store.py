@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,16 +12,20 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
-from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Reply, TokenRow
+from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, TokenRow
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
 
+log = logging.getLogger("oaken.store")
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 2
+JUMP_MS = 2000
+"""A wall clock that moved by so much more or less than time passed has jumped, or the machine has slept."""
 
 
 class SqliteStore:
@@ -37,6 +42,7 @@ class SqliteStore:
         self._version = 0
         self._known_kinds: set[str] = set()
         self._cache = RowCache()
+        self._offset = self._wall_offset()
 
     async def open(self) -> None:
         try:
@@ -82,7 +88,22 @@ class SqliteStore:
             raise _unavailable(error) from None
 
     def _write(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
-        """On the writer's thread: the group in one transaction; where one operation breaks it, each under a savepoint."""
+        """On the writer's thread. After a jump of the clock the group is preceded by a grace for all running leases, or the
+        first claim would take them from healthy workers."""
+        offset = self._wall_offset()
+        if abs(offset - self._offset) <= JUMP_MS:
+            return self._write_group(database, ops)
+        log.warning("the clock jumped by %.0f s; running leases are given a grace", (offset - self._offset) / 1000)
+        replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])
+        self._offset = offset
+        return replies[1:]
+
+    def _wall_offset(self) -> float:
+        """Wall time less monotonic time, in milliseconds: constant but for jumps."""
+        return self._clock.now() - self._clock.monotonic() * 1000
+
+    def _write_group(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
+        """The group in one transaction; where one operation breaks it, each under a savepoint."""
         database.execute("begin immediate")
         try:
             # Only now: an expired lease must not look alive because this transaction waited for the lock.

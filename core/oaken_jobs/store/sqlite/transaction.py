@@ -541,9 +541,9 @@ class Transaction:
             self._label(op.labels)
             return None
         if isinstance(op, Recover):
-            until = now + op.grace_ms
             done = self._db.execute(
-                "update jobs set lease_expires = ? where state = 'running' and lease_expires < ?", (until, until)
+                "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)) where state = 'running'",
+                (now, op.grace_ms),
             )
             self._cache.clear()
             return done.rowcount
