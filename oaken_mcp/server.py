@@ -18,7 +18,8 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import OakenError
 from oaken_jobs.model import Json, Principal
 from oaken_mcp import answers, arguments
-from oaken_mcp.tools import TOOLS, Context, Tool
+from oaken_mcp.catalogue import TOOLS, Tool
+from oaken_mcp.tools import Context
 
 log = logging.getLogger("oaken.mcp")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from oaken_mcp.catalogue import TOOLS
 from oaken_mcp.server import definition
-from oaken_mcp.tools import TOOLS
 from tests.mcp.door import ME, VIEWER, WORKER, Door
 
 SHOWN: list[dict[str, Any]] = [

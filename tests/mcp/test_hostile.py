@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from oaken_mcp.catalogue import TOOLS, Tool
 from oaken_mcp.server import carry_out
-from oaken_mcp.tools import TOOLS, Context, Tool
+from oaken_mcp.tools import Context
 from tests.mcp.door import ME, Door
 
 DEEP: Any = {}

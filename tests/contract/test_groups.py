@@ -1,0 +1,148 @@
+"""Group commit: what one caller does to others in the same transaction, which is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oaken_jobs import moves
+from oaken_jobs.errors import OakenError, Unavailable
+from oaken_jobs.model import Enqueued, Job
+from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.store.base import JobFilter
+from tests.contract.world import AGENT, ME, World
+
+
+class Gate:
+    """Holds the store's writes up until it is opened."""
+
+    def __init__(self, world: World) -> None:
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        self.sizes: list[int] = []
+        write: Callable[[Any], Any] = world.core.store.write
+
+        async def gated(ops: Any) -> Any:
+            self.sizes.append(len(ops))
+            self.reached.set()
+            await self.opened.wait()
+            return await write(ops)
+
+        world.core.store.write = gated  # type: ignore[method-assign]
+
+
+async def test_calls_that_arrive_during_a_transaction_go_into_the_next_one(world: World) -> None:
+    gate = Gate(world)
+    first = asyncio.ensure_future(world.add())
+    await gate.reached.wait()
+    others = [asyncio.ensure_future(world.add()) for _ in range(99)]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    jobs = await asyncio.gather(first, *others)
+    assert gate.sizes == [1, 99]
+    assert [job.id for job in jobs] == list(range(1, 101))
+
+
+async def test_callers_that_give_up_in_the_middle_of_a_group_harm_nobody(world: World) -> None:
+    gate = Gate(world)
+    calls = [asyncio.ensure_future(world.add()) for _ in range(10)]
+    await gate.reached.wait()
+    for call in calls[::2]:
+        call.cancel()
+    await asyncio.sleep(0)
+    gate.opened.set()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(a).__name__ for a in answers] == ["CancelledError", "Job"] * 5
+    assert (await world.add()).id == 11, "the loop that commits lives on"
+
+
+async def test_a_caller_that_gives_up_before_its_group_is_put_together_asks_for_nothing(world: World) -> None:
+    gate = Gate(world)
+    first = asyncio.ensure_future(world.add())
+    await gate.reached.wait()
+    second = asyncio.ensure_future(world.add())
+    await asyncio.sleep(0)
+    second.cancel()
+    gate.opened.set()
+    await first
+    await asyncio.gather(second, return_exceptions=True)
+    assert len((await world.jobs.list(ME, JobFilter())).jobs) == 1
+
+
+async def test_refusals_leave_the_rest_of_their_group_alone(world: World) -> None:
+    jobs = [await world.add() for _ in range(3)]
+    leases = await world.jobs.lease(AGENT, max=3)
+    answers = await asyncio.gather(
+        world.jobs.complete(AGENT, leases[0].lease_id),
+        world.jobs.complete(AGENT, leases[1].lease_id[:-1] + "x"),
+        world.jobs.cancel(ME, 999),
+        world.add(parent_id=999),
+        world.jobs.complete(AGENT, leases[2].lease_id),
+        return_exceptions=True,
+    )
+    assert [isinstance(a, OakenError) for a in answers] == [False, True, True, True, False]
+    assert [(await world.job(j.id)).state for j in jobs] == ["succeeded", "running", "succeeded"]
+
+
+async def test_an_operation_that_breaks_unexpectedly_fails_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        await world.add()
+    leases = await world.jobs.lease(AGENT, max=5)
+    finish = moves.finish
+
+    def breaks(job: Job, *rest: Any) -> Any:
+        if job.id == 3:
+            raise RuntimeError("a bug")
+        return finish(job, *rest)
+
+    monkeypatch.setattr(moves, "finish", breaks)
+    with caplog.at_level(logging.CRITICAL, "oaken.commit"):
+        answers = await asyncio.gather(
+            *(world.jobs.complete(AGENT, lease.lease_id) for lease in leases), world.enqueue(), return_exceptions=True
+        )
+    assert [type(a) for a in answers] == [Job, Job, Unavailable, Job, Job, Enqueued]
+    assert "a bug" not in str(answers[2])
+    assert [(await world.job(n)).state for n in range(1, 7)] == ["succeeded"] * 2 + ["running"] + ["succeeded"] * 2 + [
+        "queued"
+    ]
+    monkeypatch.undo()
+    assert (await world.jobs.complete(AGENT, leases[2].lease_id)).state == "succeeded"
+
+
+async def test_a_store_that_cannot_answer_is_unavailable_and_works_again_afterwards(world: World) -> None:
+    write = world.core.store.write
+
+    async def locked(ops: Any) -> Any:
+        raise Unavailable("The database cannot answer now: database is locked. Try again in a few seconds.")
+
+    world.core.store.write = locked  # type: ignore[method-assign]
+    waiting = asyncio.ensure_future(world.jobs.lease(AGENT, wait_seconds=30))
+    answers = await asyncio.gather(world.enqueue(), waiting, return_exceptions=True)
+    assert [type(a) for a in answers] == [Unavailable, Unavailable]
+    world.core.store.write = write  # type: ignore[method-assign]
+    assert (await world.add()).id == 1
+
+
+async def test_large_calls_are_taken_in_parts_of_one_transaction_each(world: World) -> None:
+    gate = Gate(world)
+    gate.opened.set()
+    await world.jobs.enqueue_many(ME, [NewJobRequest(kind="work")] * 1000)
+    assert gate.sizes == [512, 488]
+
+
+async def test_nothing_is_taken_after_the_close_and_what_was_taken_is_committed(world: World) -> None:
+    gate = Gate(world)
+    adding = asyncio.ensure_future(world.add())
+    await gate.reached.wait()
+    closing = asyncio.ensure_future(world.core.commit.close())
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="stopping"):
+        await world.add()
+    gate.opened.set()
+    await closing
+    assert (await adding).id == 1

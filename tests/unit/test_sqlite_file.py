@@ -1,0 +1,154 @@
+"""The database file: who may read it, which programs may open it, and what a connection is set to."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oaken_jobs.clock import FakeClock
+from oaken_jobs.core import Core
+from oaken_jobs.errors import ConfigError, Unavailable
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.store.sqlite import SqliteStore, driver, schema
+
+ME = Principal(Actor("user", "me", "cli"), frozenset({"user"}))
+
+
+async def opened(folder: Path, role: str = "serve", clock: FakeClock | None = None) -> Core:
+    core = Core.on_folder(folder, Rules(), role, clock or FakeClock())
+    await core.open()
+    return core
+
+
+async def on_file(folder: Path, act: Callable[[driver.Database], Any]) -> Any:
+    connection = await driver.connect(folder / "core.db")
+    try:
+        return await connection.run(act)
+    finally:
+        await connection.close()
+
+
+async def test_the_files_and_their_folder_are_for_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    core = await opened(folder)
+    await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    names = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert names == {"core.db": 0o600, "core.db-wal": 0o600, "core.db-shm": 0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    await core.close()
+
+
+async def test_commits_survive_a_power_cut_and_readers_never_block_writers(tmp_path: Path) -> None:
+    core = await opened(tmp_path)
+
+    def settings(database: driver.Database) -> dict[str, Any]:
+        names = ("journal_mode", "synchronous", "busy_timeout")
+        return {name: database.execute(f"pragma {name}").fetchone()[0] for name in names}
+
+    assert await core.store._writer.run(settings) == {  # type: ignore[attr-defined]
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "busy_timeout": 30_000,
+    }
+    await core.close()
+
+
+async def test_a_database_of_a_newer_program_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    await (await opened(tmp_path)).close()
+    await on_file(tmp_path, lambda db: db.execute("pragma user_version = 99").fetchall())
+    with pytest.raises(ConfigError, match=rf"newer Oaken \(schema 99; this program knows {schema.latest()}\)"):
+        await opened(tmp_path)
+
+
+async def test_an_older_schema_is_not_migrated_under_a_living_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    core = await opened(tmp_path, clock=clock)
+    await core.maintenance.start()
+    newer = [*schema.migrations(), (2, "create table later (x integer) strict;")]
+    monkeypatch.setattr(schema, "migrations", lambda: newer)
+    with pytest.raises(ConfigError, match=r"an older Oaken has it open: serve \(process \d+ on .*Stop it"):
+        await opened(tmp_path, clock=clock)
+    await core.close()
+    migrated = await opened(tmp_path, clock=clock)
+    assert await on_file(tmp_path, schema.current) == 2
+    await migrated.close()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await (await opened(tmp_path)).close()
+    broken = [*schema.migrations(), (2, "create table later (x integer) strict;\ncreate nonsense;")]
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        await opened(tmp_path)
+    monkeypatch.undo()
+    await (await opened(tmp_path)).close()
+
+
+async def test_ten_processes_that_start_at_once_make_the_tables_once(tmp_path: Path) -> None:
+    cores = await asyncio.gather(*(opened(tmp_path) for _ in range(10)))
+    for core in cores:
+        await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert len(await cores[0].store.jobs(range(1, 20))) == 10
+    for core in cores:
+        await core.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\x00" + b"\xff" * 4000])
+async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "core.db").write_bytes(content)
+    with pytest.raises(Unavailable, match=r"core\.db cannot be opened"):
+        await opened(tmp_path)
+    assert (tmp_path / "core.db").read_bytes() == content
+
+
+async def test_a_folder_that_cannot_be_made_is_a_plain_refusal(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file/data"):
+        await opened(tmp_path / "file" / "data")
+
+
+async def test_a_closed_store_says_so_and_closing_twice_is_fine(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "core.db", Rules(), FakeClock())
+    await store.open()
+    await store.close()
+    await store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.counts()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.write([])
+
+
+async def test_what_another_process_wrote_is_seen_and_not_what_is_remembered(tmp_path: Path) -> None:
+    clock = FakeClock()
+    one, two = await opened(tmp_path, clock=clock), await opened(tmp_path, clock=clock)
+    agent = Principal(Actor("agent", "a", "http"), frozenset({"agent"}))
+    job = (await one.jobs.enqueue(ME, NewJobRequest(kind="work"))).job
+    (lease,) = await two.jobs.lease(agent)
+    assert await one.jobs.lease(agent) == [], "one still remembers the job as queued, and must not believe it"
+    await two.jobs.release(agent, lease.lease_id)
+    (lease,) = await one.jobs.lease(agent)
+    assert (lease.job.id, lease.job.epoch) == (job.id, 2)
+    await two.jobs.cancel(ME, job.id)
+    assert (await one.jobs.heartbeat(agent, lease.lease_id)).job.cancelling
+    await one.close()
+    await two.close()
+
+
+async def test_another_processes_commits_are_noticed_once(tmp_path: Path) -> None:
+    one, two = await opened(tmp_path), await opened(tmp_path)
+    await one.store.changed()
+    assert not await one.store.changed()
+    await two.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert await one.store.changed()
+    assert not await one.store.changed()
+    await one.close()
+    await two.close()
