@@ -131,7 +131,8 @@ class Jobs:
         for one in prepared:
             answer = next(replies) if isinstance(one, Enqueue) else one
             if isinstance(answer, Enqueued):
-                answer = await self._warned(answer)
+                if answer.job.kind not in self._leased_kinds:
+                    answer = await self._warned(answer)
             elif not isinstance(answer, OakenError):
                 raise answer
             answers.append(answer)

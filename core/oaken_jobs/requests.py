@@ -104,7 +104,7 @@ class NewJobRequest(Request):
     title: Line | None = None
     tags: Annotated[
         list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)
-    ] = []
+    ] = Field(default_factory=list[str])
     budget_usd: Money | None = None
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -22,7 +23,13 @@ def iso(ms: int | None) -> str | None:
     if ms is None:
         return None
     seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(4096)
+def _second(seconds: int) -> str:
+    """Most times shown at one moment lie within a few seconds, and a job has five of them."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def job_grade(job: Job, rules: Rules, now: int) -> Grade | None:

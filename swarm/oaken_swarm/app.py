@@ -97,9 +97,9 @@ class App:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, path: str, headers: _Headers, receive: Receive) -> Answer:
-        route, params, methods = self._paths.find(scope["method"], path)
+        route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
-            return Answer(b"", 204, ((b"allow", ", ".join(methods).encode()),))
+            return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
         token = None if route.open else headers.token
         who = self._local or (_NOBODY if route.open else await self._core.tokens.authenticate(token, "http"))
         if headers.idempotency_key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from oaken_jobs.errors import MethodNotAllowed, NotFound
@@ -37,9 +38,13 @@ class Route:
 
     def model_for(self, data: Any) -> type[Request]:
         """The model that a body is meant to be of."""
-        if self.many is not None and isinstance(data, dict) and any(name in data for name in self.many.model_fields):
+        if self.many is not None and isinstance(data, dict) and self._mark in data:
             return self.many
         return self.takes
+
+    @cached_property
+    def _mark(self) -> str:
+        return next(iter(self.many.model_fields)) if self.many is not None else ""
 
 
 @dataclass(slots=True)
@@ -50,14 +55,16 @@ class _Node:
         default_factory=dict[str, "tuple[Route, tuple[str, ...]]"]
     )
     """Route and the names of its parameters, in order."""
+    allowed: list[str] = field(default_factory=list[str])
+    """What may be done here, HEAD and OPTIONS included."""
 
 
 class Found(NamedTuple):
-    """What a path leads to: None for OPTIONS, which only asks for `methods`."""
+    """What a path leads to: None for OPTIONS, which only asks for what is `allowed`."""
 
     route: Route | None
     params: dict[str, str]
-    methods: list[str]
+    allowed: list[str]
 
 
 class Paths:
@@ -76,6 +83,8 @@ class Paths:
                 else:
                     node = node.literal.setdefault(segment, _Node())
             node.methods[route.method] = (route, tuple(names))
+            also = {"HEAD", "OPTIONS"} if "GET" in node.methods else {"OPTIONS"}
+            node.allowed = sorted(node.methods.keys() | also)
 
     def find(self, method: str, path: str) -> Found:
         """The route for a path as it was sent, percent-encoding included. Raises `NotFound` and `MethodNotAllowed`.
@@ -95,20 +104,12 @@ class Paths:
             node = child
         if node is None or not node.methods:
             raise NotFound(f"There is nothing at {clean(path, 200)!r}. Routes begin with /v1; see the documentation.")
-        methods = _allowed(node)
         if method == "OPTIONS":
-            return Found(None, {}, methods)
+            return Found(None, {}, node.allowed)
         found = node.methods.get("GET" if method == "HEAD" else method)
         if found is None:
             raise MethodNotAllowed(
-                f"{clean(method, 20)} is not possible here; use {' or '.join(methods)}.", allow=methods
+                f"{clean(method, 20)} is not possible here; use {' or '.join(node.allowed)}.", allow=node.allowed
             )
         route, names = found
-        return Found(route, {name: unquoted(value) for name, value in zip(names, values, strict=True)}, methods)
-
-
-def _allowed(node: _Node) -> list[str]:
-    methods = set(node.methods) | {"OPTIONS"}
-    if "GET" in methods:
-        methods.add("HEAD")
-    return sorted(methods)
+        return Found(route, {name: unquoted(value) for name, value in zip(names, values, strict=True)}, node.allowed)

@@ -29,7 +29,7 @@ class Waits:
         self.stopped = False
         """Whether nothing waits any more."""
 
-    async def for_(self, receive: Receive, work: Coroutine[Any, Any, Any]) -> Waited:
+    async def run(self, receive: Receive, work: Coroutine[Any, Any, Any]) -> Waited:
         """Does `work` until it is done, the client goes away or the server stops; raises what it raises.
 
         The request's body must have been read: from here on `receive` only tells that the client has gone.

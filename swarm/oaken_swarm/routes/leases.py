@@ -47,7 +47,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
         lease_seconds=asked.lease_seconds,
         wait_seconds=asked.wait_seconds,
     )
-    waited = await call.waits.for_(call.receive, work)
+    waited = await call.waits.run(call.receive, work)
     leases: list[Leased] = waited.value if waited.done else []
     if waited.gone:
         await _give_back(call, who, leases)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3 as _standard
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -73,16 +74,33 @@ async def connect(path: Path, *, readonly: bool = False) -> Connection:
             timeout=BUSY_SECONDS,
             cached_statements=512,
         )
-        for pragma in ("journal_mode = wal", "synchronous = full", "temp_store = memory", "cache_size = -32768"):
-            if readonly and pragma.startswith("journal_mode"):
-                continue
+        for pragma in (
+            "synchronous = full",
+            "temp_store = memory",
+            "cache_size = -32768",
+            "journal_size_limit = 67108864",
+        ):
             database.execute(f"pragma {pragma}").fetchall()
-        database.execute("pragma journal_size_limit = 67108864").fetchall()
+        if not readonly:
+            _use_wal(database)
         return database
 
     connection = Connection(open_here, 64)
     await connection
     return connection
+
+
+def _use_wal(database: Database) -> None:
+    """Switches a new database to WAL; the busy timeout does not cover that, so several that start at once take turns here."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            database.execute("pragma journal_mode = wal").fetchall()
+            return
+        except OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def create_file(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from oaken_jobs.store.sqlite.driver import Database
@@ -22,7 +23,7 @@ _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 def insert(database: Database, into: str, width: int, rows: Sequence[Row]) -> None:
     """`into` is the statement up to `values`, which takes `width` columns."""
     for chunk in _chunks(rows):
-        database.execute(_insert(into, width, len(chunk)), [value for row in chunk for value in row])
+        database.execute(_insert(into, width, len(chunk)), list(chain.from_iterable(chunk)))
 
 
 def update(
@@ -30,7 +31,7 @@ def update(
 ) -> None:
     """Sets `columns` of the rows found by `keys`; each row of `rows` has the keys first."""
     for chunk in _chunks(rows):
-        database.execute(_update(table, keys, columns, len(chunk)), [value for row in chunk for value in row])
+        database.execute(_update(table, keys, columns, len(chunk)), list(chain.from_iterable(chunk)))
 
 
 def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
