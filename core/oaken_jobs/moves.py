@@ -302,7 +302,7 @@ def _misfit(
         errors=problems,
         tries_left=0,
     )
-    return Move("complete", changes, "failed", error=error, refusal=refusal)
+    return Move("complete", changes, "refused", error=error, refusal=refusal)
 
 
 def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move:

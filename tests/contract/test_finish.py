@@ -291,7 +291,7 @@ async def test_an_outside_agent_may_correct_a_result_that_does_not_fit_twice(wor
     assert (job.state, job.reason) == ("failed", "result_invalid")
     assert "secret" not in (job.last_error or "")
     (attempt,) = await world.attempts(job.id)
-    assert (attempt.outcome, "secret" in attempt.error) == ("failed", False)
+    assert (attempt.outcome, "secret" in attempt.error) == ("refused", False)
 
 
 async def test_a_corrected_result_is_accepted_and_graded_ok(world: World) -> None:

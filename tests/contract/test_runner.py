@@ -1,0 +1,204 @@
+"""Handlers inside the process: the same worker loop as outside, over the local transport, on the real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from oaken_jobs.model import Job, KeepSource, NewJob, SpawnJob
+from oaken_jobs.runner import Runner
+from oaken_jobs.worker import Deferred, Done, Handlers, JobContext, PermanentJobError
+from tests.contract.world import ME, World, until
+
+
+class Bench:
+    """A runner with handlers that tests steer."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.handlers = Handlers()
+        self.running: list[JobContext] = []
+        self.go_on = asyncio.Event()
+        self.runner: Runner | None = None
+
+        @self.handlers.handler("wait", concurrency=10)
+        async def wait(job: JobContext) -> Any:
+            self.running.append(job)
+            await self.go_on.wait()
+            return job.payload
+
+    async def start(self, grace: float = 5) -> None:
+        core = self.world.core
+        self.runner = Runner(core.jobs, core.follower, self.world.clock, self.handlers, grace)
+        await self.runner.start()
+
+    async def ended(self, job_id: int) -> Job:
+        jobs, final = await self.world.jobs.wait(ME, [job_id], 60)
+        assert final
+        return jobs[0]
+
+    async def state(self, job_id: int, state: str) -> Job:
+        """The job once it is in this state; time passes meanwhile."""
+        deadline = asyncio.get_running_loop().time() + 10
+        while (job := await self.world.job(job_id)).state != state:
+            assert asyncio.get_running_loop().time() < deadline, f"job {job_id} is {job.state}"
+            self.world.clock.advance(0.05)
+            await asyncio.sleep(0.002)
+        return job
+
+
+@pytest.fixture
+async def bench(world: World) -> AsyncIterator[Bench]:
+    found = Bench(world)
+    yield found
+    found.go_on.set()
+    if found.runner is not None:
+        await found.runner.stop()
+
+
+async def test_a_handler_that_returns_completes_and_its_job_shows_the_runner(bench: Bench) -> None:
+    await bench.start()
+    job = await bench.world.add("wait", payload={"n": 1})
+    await until(lambda: bool(bench.running))
+    assert (await bench.world.job(job.id)).agent.startswith("runner/")  # type: ignore[union-attr]
+    bench.go_on.set()
+    assert (await bench.ended(job.id)).state == "succeeded"
+    assert await bench.world.jobs.result(ME, job.id) == '{"n":1}'
+
+
+ENDS: list[tuple[str, Any, dict[str, Any]]] = [
+    ("raises", ValueError("boom"), {"state": "queued", "last_error": "ValueError: boom", "attempts": 1}),
+    ("gives up", PermanentJobError("never"), {"state": "failed", "reason": "permanent"}),
+    ("defers", Deferred(60), {"state": "queued", "deferrals": 1, "attempts": 0}),
+    ("exits", SystemExit(3), {"state": "queued", "attempts": 1}),
+]
+
+
+@pytest.mark.parametrize(("what", "error", "expected"), ENDS, ids=[e[0] for e in ENDS])
+async def test_what_a_handler_raises_decides(
+    bench: Bench, what: str, error: BaseException, expected: dict[str, Any]
+) -> None:
+    @bench.handlers.handler("act")
+    async def act(job: JobContext) -> None:
+        raise error
+
+    await bench.start()
+    job = await bench.world.add("act")
+    await until(lambda: True)
+    deadline = asyncio.get_running_loop().time() + 10
+    while True:
+        found = await bench.world.job(job.id)
+        if found.epoch and found.state != "running":
+            break
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.002)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+async def test_a_result_that_does_not_fit_fails_an_in_process_job_at_once(bench: Bench) -> None:
+    @bench.handlers.handler("sum")
+    async def act(job: JobContext) -> dict[str, Any]:
+        return {"n": "secret"}
+
+    await bench.start()
+    job = await bench.world.add("sum", payload={"n": 1})
+    found = await bench.ended(job.id)
+    assert (found.state, found.reason, found.attempts) == ("failed", "result_invalid", 1)
+    assert "secret" not in (found.last_error or "")
+
+
+async def test_a_cancelled_job_ends_cancelled_at_once_without_waiting_for_a_heartbeat(bench: Bench) -> None:
+    await bench.start()
+    job = await bench.world.add("wait")
+    await until(lambda: bool(bench.running))
+    await bench.world.jobs.cancel(ME, job.id)
+    found = await bench.ended(job.id)  # the clock stands still: no heartbeat can have told
+    assert (found.state, found.reason) == ("cancelled", "cancelled_by_user")
+
+
+async def test_a_stop_gives_handlers_their_grace_then_releases_without_counting_the_attempt(bench: Bench) -> None:
+    await bench.start(grace=5)
+    job = await bench.world.add("wait")
+    await until(lambda: bool(bench.running))
+    assert bench.runner is not None
+    stopping = asyncio.ensure_future(bench.runner.stop())
+    passed = 0.0
+    while not stopping.done():
+        assert passed < 10
+        if passed < 4.5:
+            assert (await bench.world.job(job.id)).state == "running"
+        bench.world.clock.advance(0.25)
+        passed += 0.25
+        await asyncio.sleep(0.001)
+    assert passed >= 5
+    found = await bench.world.job(job.id)
+    assert (found.state, found.attempts) == ("queued", 0)
+    assert [a.outcome for a in await bench.world.attempts(job.id)] == ["released"]
+
+
+async def test_a_handler_whose_lease_was_lost_is_cancelled_and_writes_nothing(bench: Bench) -> None:
+    await bench.start()
+    job = await bench.world.add("wait")
+    await until(lambda: bool(bench.running))
+    store = bench.world.core.store
+    write = store.write
+
+    async def deaf(ops: Any) -> Any:
+        raise RuntimeError("the database is away")
+
+    store.write = deaf  # type: ignore[method-assign]
+    bench.world.clock.advance(61)  # no beat gets through for a whole lease
+    await asyncio.sleep(0)
+    store.write = write  # type: ignore[method-assign]
+    await bench.world.core.maintenance.tick()
+    found = await bench.state(job.id, "running")  # taken anew, by the same runner
+    assert (found.epoch, found.lost, found.attempts) == (2, 1, 2)
+    assert [a.outcome for a in await bench.world.attempts(job.id)] == ["lost", None]
+
+
+async def test_a_queue_runs_no_more_than_its_workers_and_only_kinds_with_a_handler(bench: Bench) -> None:
+    await bench.start()
+    jobs = [await bench.world.add("wait") for _ in range(5)]
+    other = await bench.world.add("nobody-does-this", priority=1000)
+    await until(lambda: len(bench.running) == 2)  # `default` has two workers
+    await bench.world.tick(1)
+    states = [j.state for j in await bench.world.core.store.jobs([j.id for j in jobs])]
+    assert states == ["running"] * 2 + ["queued"] * 3
+    bench.go_on.set()
+    for job in jobs:
+        assert (await bench.ended(job.id)).state == "succeeded"
+    assert (await bench.world.job(other.id)).state == "queued"
+
+
+async def test_what_a_handler_leaves_behind_is_written_only_if_its_finish_is_accepted(bench: Bench) -> None:
+    @bench.handlers.handler("act")
+    async def act(job: JobContext) -> Done:
+        bench.running.append(job)
+        await bench.go_on.wait()
+        return Done({}, (KeepSource("d" * 64, "here"), SpawnJob(NewJob("child", "{}"))))
+
+    await bench.start()
+    job = await bench.world.add("act", priority=7)
+    await until(lambda: bool(bench.running))
+    assert await bench.world.jobs.children(ME, job.id) == []
+    bench.go_on.set()
+    await bench.ended(job.id)
+    (child,) = await bench.world.jobs.children(ME, job.id)
+    assert (child.kind, child.priority, child.actor_kind, child.actor_id) == ("child", 7, "system", "act")
+
+
+async def test_progress_of_a_handler_is_on_the_job(bench: Bench) -> None:
+    @bench.handlers.handler("act")
+    async def act(job: JobContext) -> None:
+        await job.progress(40, "12 of 30")
+        bench.running.append(job)
+        await bench.go_on.wait()
+
+    await bench.start()
+    job = await bench.world.add("act")
+    await until(lambda: bool(bench.running))
+    found = await bench.world.job(job.id)
+    assert (found.percent, found.message) == (40, "12 of 30")
