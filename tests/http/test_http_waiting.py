@@ -25,18 +25,27 @@ async def until_waiting(server: Service, count: int) -> None:
     await eventually(there)
 
 
-async def open_lease(server: Service, seconds: float = 30) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A lease request on a connection of its own, sent and not answered."""
+class Connections:
+    """The server's own view of who is connected, and of the calls under way."""
+
+    def __init__(self, server: Service) -> None:
+        self._state = server.server._uvicorn.server_state  # type: ignore[union-attr]
+
+    async def until(self, count: int, *, idle: bool = False) -> None:
+        async def there() -> bool:
+            return len(self._state.connections) == count and not (idle and self._state.tasks)
+
+        await eventually(there)
+
+
+async def lease_request(server: Service, seconds: float) -> bytes:
     token = await server.token("bot", "agent")
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     body = orjson.dumps({"wait_seconds": seconds})
-    writer.write(
-        b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        + f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
+    head = (
+        f"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    await writer.drain()
-    return reader, writer
+    return head.encode() + body
 
 
 async def test_a_waiting_lease_request_is_answered_by_an_enqueue(server: Service) -> None:
@@ -71,7 +80,8 @@ async def test_one_new_job_goes_to_the_agent_that_waits_longest(server: Service)
 async def test_a_client_that_leaves_while_it_waits_leaves_nothing_claimed(server: Service) -> None:
     user, other = await server.client("ann", "user"), await server.client("other", "agent")
     for _ in range(5):
-        _, writer = await open_lease(server)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(await lease_request(server, 30))
         await until_waiting(server, 1)
         writer.close()
         await until_waiting(server, 0)
@@ -84,17 +94,17 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_claimed(server
 async def test_a_client_that_leaves_at_the_moment_of_the_claim_leaves_nothing_claimed(server: Service) -> None:
     user = await server.client("ann", "user")
     job_id = (await user.enqueue("echo"))["job"]["id"]
+    connections = Connections(server)
+    request = await lease_request(server, 0)
     for _ in range(20):
-        # Reset, so that the server hears of it before it could answer.
-        _, writer = await open_lease(server, 0)
-        writer.transport.abort()
-
-    async def free() -> bool:
-        job = (await user.job(job_id))["job"]
-        return job["state"] == "queued" and waiting(server) == 0
-
-    await eventually(free)
-    assert (await user.job(job_id))["job"]["attempts"] == 0
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await connections.until(2)
+        writer.write(request)
+        writer.transport.abort()  # the server hears of it before it can answer
+        await connections.until(1, idle=True)
+        [job] = await server.core.store.jobs([job_id])
+        assert (job.state, job.attempts) == ("queued", 0)
+    assert job.epoch > 0, "no request got as far as a claim"
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_job_is_forgotten(server: Service) -> None:
