@@ -13,7 +13,7 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.model import Activity, Leased, Principal, Usage
 from oaken_jobs.moves import Finish
-from oaken_jobs.worker import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
+from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 
 _CANCEL = frozenset({"cancel"})
 

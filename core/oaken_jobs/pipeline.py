@@ -13,9 +13,10 @@ from collections.abc import Mapping
 
 import orjson
 
+from oaken_jobs.handlers import Handlers, JobContext, PermanentJobError
 from oaken_jobs.kinds import Kind, Schema
 from oaken_jobs.model import Effect, Job, Json, KeepDocument, KeepSource, KeepVector, NewJob, SetLabels, SpawnJob
-from oaken_jobs.worker import Done, Handlers, JobContext, PermanentJobError
+from oaken_jobs.transport import Done
 
 TITLE_LIMIT = 200
 MAX_DIMENSIONS = 16_384

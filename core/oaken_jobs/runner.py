@@ -9,10 +9,11 @@ import socket
 
 from oaken_jobs.activity import Follower
 from oaken_jobs.clock import Clock
+from oaken_jobs.handlers import Handlers
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.local import LocalTransport
 from oaken_jobs.model import Actor, Principal
-from oaken_jobs.worker import Handlers, Worker
+from oaken_jobs.worker import Worker
 
 
 def runner_principal() -> Principal:

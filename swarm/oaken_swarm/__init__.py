@@ -19,7 +19,8 @@ from oaken_jobs.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from oaken_jobs.worker import Deferred, Done, JobContext, PermanentJobError
+from oaken_jobs.handlers import Deferred, JobContext, PermanentJobError
+from oaken_jobs.transport import Done
 from oaken_swarm.client import Client
 from oaken_swarm.worker import Worker
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError, TooLarge
-from oaken_jobs.worker import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
+from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 from oaken_swarm.client import Client, refusal_of
 
 Json = dict[str, Any]

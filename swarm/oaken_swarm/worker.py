@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from oaken_jobs import worker as core
+from oaken_jobs.handlers import Handlers
 from oaken_swarm.client import Client
 from oaken_swarm.transport import HttpTransport
 
@@ -52,7 +53,7 @@ class Worker:
         if not agent:
             raise ValueError('a worker needs the name of its token as agent, for instance agent="embedder"')
         self.agent = agent if "/" in agent else f"{agent}/{instance or _instance()}"
-        self._handlers = core.Handlers()
+        self._handlers = Handlers()
         self._loop = core.Worker(
             HttpTransport(client or Client(url, token, tries=1), self.agent),
             self._handlers,

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
 from oaken_jobs.model import Job, KeepSource, NewJob, SpawnJob
 from oaken_jobs.runner import Runner
-from oaken_jobs.worker import Deferred, Done, Handlers, JobContext, PermanentJobError
+from oaken_jobs.transport import Done
 from tests.contract.world import ME, World, until
 
 

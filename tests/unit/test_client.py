@@ -26,7 +26,7 @@ from oaken_jobs.errors import (
     Unavailable,
 )
 from oaken_jobs.model import SetLabels
-from oaken_jobs.worker import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release
+from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release
 from oaken_swarm import Client, Worker
 from oaken_swarm.transport import HttpTransport
 

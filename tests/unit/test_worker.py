@@ -21,22 +21,9 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oaken_jobs.worker import (
-    Beat,
-    Cancelled,
-    Complete,
-    Defer,
-    Deferred,
-    Done,
-    Ending,
-    Fail,
-    Handlers,
-    JobContext,
-    PermanentJobError,
-    Release,
-    Worker,
-    WorkItem,
-)
+from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
+from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release, WorkItem
+from oaken_jobs.worker import Worker
 
 LEASE = 60.0
 

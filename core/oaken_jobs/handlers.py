@@ -1,0 +1,180 @@
+"""Handlers: which function does which kind of job, what it is given, and what it may raise."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from oaken_jobs.errors import (
+    LeaseLost,
+)
+from oaken_jobs.held import HeldLease
+from oaken_jobs.transport import WorkItem
+
+log = logging.getLogger("oaken.worker")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class PermanentJobError(Exception):
+    """Raised by a handler: trying again would not help. The job fails at once, whatever attempts it has left."""
+
+
+class Deferred(Exception):
+    """Raised by a handler: not now. The job goes back to its queue for `seconds`, and the attempt is not counted."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"deferred for {seconds} s")
+        self.seconds = max(0.0, seconds)
+
+
+class JobContext:
+    """The job that a handler is working on."""
+
+    def __init__(self, item: WorkItem, lease: HeldLease) -> None:
+        self.id = item.job_id
+        self.kind = item.kind
+        self.payload = item.payload
+        self.queue = item.queue
+        self.subject = item.subject
+        self.attempt = item.attempt
+        self.epoch = item.epoch
+        self.parent_id = item.parent_id
+        self.instructions = item.instructions
+        self.lease_id = item.lease_id
+        self._lease = lease
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether the job was asked to stop, as far as this worker knows."""
+        return self._lease.cancelling
+
+    async def progress(self, percent: float | None = None, message: str | None = None) -> None:
+        """Reports how far the job is. Percent is 0 to 100.
+
+        A report that does not get through is dropped. Raises `InvalidRequest` for a percentage out of bounds. If the
+        job is no longer ours the handler is cancelled here, a batch only when none of its jobs is wanted any more.
+        """
+        await self._lease.report(percent, message)
+
+    def report(self, percent: float | None = None, message: str | None = None) -> None:
+        """`progress` for handlers that are plain functions: blocks until the report is through.
+
+        Raises `LeaseLost` if the job is no longer ours, since a thread cannot be cancelled.
+        """
+        asyncio.run_coroutine_threadsafe(self.progress(percent, message), self._loop).result()
+        if self._lease.lost:
+            raise LeaseLost(f"job {self.id} is no longer this worker's")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    kind: str
+    function: Callable[[Any], Any]
+    concurrency: int = 1
+    batch: int | None = None
+    linger: float = 0.0
+
+    async def call(self, jobs: list[JobContext]) -> Any:
+        argument = jobs if self.batch is not None else jobs[0]
+        if not inspect.iscoroutinefunction(self.function):
+            return await self._in_thread(argument)
+        try:
+            return await self.function(argument)
+        except SystemExit as error:
+            # Meant for a program of the handler's own; here it would end the worker with all its jobs.
+            raise RuntimeError(f"the handler called exit({error.code})") from error
+
+    async def _in_thread(self, argument: Any) -> Any:
+        def call() -> Any:
+            try:
+                return self.function(argument)
+            except SystemExit as error:
+                raise RuntimeError(f"the handler called exit({error.code})") from error
+            except StopIteration as error:
+                raise RuntimeError("the handler raised StopIteration") from error  # no future can carry that
+
+        thread = asyncio.ensure_future(asyncio.to_thread(call))
+        while not thread.done():
+            # A thread cannot be stopped. It keeps its place and its lease until it returns, having looked at
+            # `job.cancelling` or not.
+            try:
+                await asyncio.wait({thread})
+            except asyncio.CancelledError:
+                continue
+        return thread.result()
+
+
+class Handlers:
+    """Which function does which kind of job. The last one registered for a kind counts."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, Handler] = {}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that have a handler."""
+        return list(self._by_kind)
+
+    def handler(self, kind: str, concurrency: int = 1) -> Callable[[F], F]:
+        """Registers `async def f(job) -> dict | None | Done`, at most `concurrency` of it at once.
+
+        A plain function runs in a thread.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency of the handler for {kind!r} is {concurrency}; it must be at least 1")
+
+        def register(function: F) -> F:
+            self._add(Handler(kind, function, concurrency))
+            return function
+
+        return register
+
+    def batch_handler(self, kind: str, max: int = 64, linger: float = 0.05) -> Callable[[F], F]:
+        """Registers `async def f(jobs) -> list`: for each job, in order, a dict, None, `Done` or an exception.
+
+        One batch at a time of up to `max` jobs. A batch that is not full waits up to `linger` seconds for more.
+        Cancelling one job sets its `cancelling`; the call is cancelled when no job of the batch is wanted any more.
+        """
+        if max < 1 or linger < 0:
+            raise ValueError(f"the batch handler for {kind!r} has max={max}, linger={linger}; they start at 1 and 0")
+
+        def register(function: F) -> F:
+            self._add(Handler(kind, function, batch=max, linger=linger))
+            return function
+
+        return register
+
+    def _add(self, handler: Handler) -> None:
+        if handler.kind in self._by_kind:
+            log.warning("the handler for %s is replaced by another", handler.kind)
+        self._by_kind[handler.kind] = handler
+
+    def lanes(self, slots: int | None) -> list[Lane]:
+        """How the worker shares out its room: a lane for each kind, or with `slots` one lane for them all."""
+        if slots is not None:
+            return [Lane(dict(self._by_kind), slots)]
+        return [Lane({h.kind: h}, h.concurrency) for h in self._by_kind.values()]
+
+
+class Lane:
+    """Kinds that share room. One lease call is under way at a time, so held and asked for never exceed the room."""
+
+    def __init__(self, handlers: dict[str, Handler], room: int) -> None:
+        self.handlers = handlers
+        self.room = room
+        self.running = 0
+        self.freed = asyncio.Event()
+
+    @property
+    def ask(self) -> int:
+        """How many jobs to ask for now. A batch takes one place however many jobs it has."""
+        free = self.room - self.running
+        if free and len(self.handlers) == 1:
+            return next(iter(self.handlers.values())).batch or free
+        return free

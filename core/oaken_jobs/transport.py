@@ -1,0 +1,141 @@
+"""What a worker says to a job store, and what it hears: the seam between the loop and HTTP, or the service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from oaken_jobs.errors import (
+    OakenError,
+)
+from oaken_jobs.model import Effect, Json
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a handler returns that has more to say than a result.
+
+    `effects` are written in the transaction of the finish; only handlers inside the server can have any. `usage` and
+    `cost_usd` are what the attempt spent (None: unknown), `produced_by` the model that made the result.
+    """
+
+    result: Json = field(default_factory=dict[str, Any])
+    effects: tuple[Effect, ...] = ()
+    usage: Json | None = None
+    cost_usd: float | None = None
+    produced_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """A leased job as a transport hands it over. `lease_seconds` is how long the lease lasts from now unless beaten."""
+
+    lease_id: str
+    lease_seconds: float
+    job_id: int
+    kind: str
+    payload: Json
+    queue: str = "default"
+    subject: str | None = None
+    attempt: int = 1
+    epoch: int = 1
+    parent_id: int | None = None
+    instructions: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat. `lease_seconds`: how long it lasts from when the call was sent; None: as before."""
+
+    cancelling: bool = False
+    lease_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The job succeeded."""
+
+    lease_id: str
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The attempt failed. `retry_after`: wait at least so many seconds before the next."""
+
+    lease_id: str
+    error: str
+    permanent: bool = False
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Back to the queue for `seconds`, the attempt not counted."""
+
+    lease_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Back to the queue unharmed, the attempt not counted."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job was asked to stop, and did."""
+
+    lease_id: str
+
+
+Ending = Complete | Fail | Defer | Release | Cancelled
+
+
+class Transport(Protocol):
+    """The way to one job store, for one worker and bound to one agent.
+
+    Refusals are raised as `OakenError`s; a store that cannot be reached, or whose answer is lost, as `Unavailable`.
+    Repeating a heartbeat or an ending must be safe. Any call may be cancelled; a cancelled lease call gives back what
+    it took, or returns it all the same.
+    """
+
+    async def lease(
+        self,
+        *,
+        queues: Sequence[str] | None,
+        kinds: Sequence[str],
+        max: int,
+        lease_seconds: float | None,
+        wait_seconds: float,
+    ) -> list[WorkItem]:
+        """Up to `max` jobs of these kinds, waiting up to `wait_seconds` for the first; empty when none came."""
+        ...
+
+    async def heartbeat(self, lease_id: str) -> Beat:
+        """Extends the lease from now. Raises `LeaseLost`."""
+        ...
+
+    async def progress(self, lease_id: str, percent: float | None, message: str | None) -> Beat:
+        """Adds to the job's trail; counts as a heartbeat. Raises `LeaseLost`, `InvalidRequest`."""
+        ...
+
+    async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
+        """Ends leases, each on its own account; for each its refusal, or None where it was accepted, in order.
+
+        A result that cannot be sent or does not fit is refused with `ResultInvalid`, `BadJson`, `InvalidRequest` or
+        `TooLarge`. Raises only where the call as a whole failed.
+        """
+        ...
+
+    def on_cancel(self, callback: Callable[[int], None]) -> None:
+        """Asks to be called, on the loop, with the id of a job that was asked to stop. A transport that learns it from
+        heartbeats alone does nothing. Called at each start of the worker; ends with `aclose`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Called when the worker has stopped. A later call may open everything again."""
+        ...
