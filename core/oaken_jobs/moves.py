@@ -159,6 +159,13 @@ def finish(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move
     return Move("release", changes, "released")
 
 
+def give_back(job: Job, now: int, rules: Rules) -> Move:
+    """Releases a job unharmed although its holder did not ask: its token was revoked."""
+    if job.cancelling:
+        return Move("release", _final(job, "cancelled", now, rules, reason="cancelled_by_user"), "released")
+    return Move("release", {"state": "queued", "attempts": job.attempts - 1, **FREED}, "released")
+
+
 def lose(job: Job, now: int, rules: Rules, share: float) -> Move:
     """The lease ran out. Judged by what the claim wrote on the row alone."""
     policy = retry.Policy.load(job.policy) if job.policy else retry.Policy(5, 3600, 0.2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.shapes import CAPS, KINDS, NOW, SHAPES
-from oaken_jobs.store.sqlite import claim, rows, schema, transaction
+from oaken_jobs.store.sqlite import claim, rows, schema, unit
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
 
 FILTER = {"queues": None, "kinds": None, "not_kinds": None}
@@ -28,8 +28,8 @@ HOT: dict[str, tuple[str, Any]] = {
     "running of a kind": (claim.RUNNING, ("capped", NOW)),
     "expired": (claim.EXPIRED, (NOW, 500)),
     "next expiry": (claim.NEXT_EXPIRY, ()),
-    "jobs by id": (transaction._JOBS_BY_ID, ("[1,2,3]",)),
-    "payloads by id": (transaction._PAYLOADS_BY_ID, ("[1,2,3]",)),
+    "jobs by id": (unit.JOBS_BY_ID, ("[1,2,3]",)),
+    "payloads by id": (unit.PAYLOADS_BY_ID, ("[1,2,3]",)),
     "update of jobs": (rows._update("jobs", ("id",), ("state", "run_at"), 4), [1, "queued", NOW] * 4),
     "end of attempts": (rows._update("attempts", ("job_id", "epoch"), ("outcome",), 4), [1, 1, "lost"] * 4),
     "dedupe": (

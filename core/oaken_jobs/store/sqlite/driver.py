@@ -6,6 +6,7 @@ corrupt a WAL database when several connections write and checkpoint, so `unsafe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3 as _standard
@@ -61,6 +62,10 @@ class Connection(aiosqlite.Connection):
         result: Any = await self._execute(function, self._conn, *args, **kwargs)  # pyright: ignore
         return result
 
+    async def ended(self) -> None:
+        """Returns when the thread of a connection that could not be opened has ended: it has a last word to the loop."""
+        await asyncio.to_thread(self._thread.join)  # pyright: ignore[reportPrivateUsage]
+
 
 async def connect(path: Path, *, readonly: bool = False) -> Connection:
     """A connection to an existing file, set up for many processes and no loss at a power cut."""
@@ -74,19 +79,27 @@ async def connect(path: Path, *, readonly: bool = False) -> Connection:
             timeout=BUSY_SECONDS,
             cached_statements=512,
         )
-        for pragma in (
-            "synchronous = full",
-            "temp_store = memory",
-            "cache_size = -32768",
-            "journal_size_limit = 67108864",
-        ):
-            database.execute(f"pragma {pragma}").fetchall()
-        if not readonly:
-            _use_wal(database)
+        try:
+            for pragma in (
+                "synchronous = full",
+                "temp_store = memory",
+                "cache_size = -32768",
+                "journal_size_limit = 67108864",
+            ):
+                database.execute(f"pragma {pragma}").fetchall()
+            if not readonly:
+                _use_wal(database)
+        except BaseException:
+            database.close()
+            raise
         return database
 
     connection = Connection(open_here, 64)
-    await connection
+    try:
+        await connection
+    except BaseException:
+        await connection.ended()
+        raise
     return connection
 
 

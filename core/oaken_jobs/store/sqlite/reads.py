@@ -11,7 +11,7 @@ import orjson
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
 from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, TokenRow
 from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.transaction import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS
+from oaken_jobs.store.sqlite.unit import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS
 
 _IN = "in (select value from json_each(?))"
 

@@ -1,13 +1,11 @@
 """One write transaction: reads the rows that a group of operations names, asks `moves` what becomes of them, writes the outcome.
 
-Runs on the connection's thread. Rows are read once and kept in memory while the group is worked off, so that two operations on
-one job see each other; what they change is written set by set, one statement a shape.
+Runs on the connection's thread. `Unit` keeps the rows and writes what changed.
 """
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,26 +14,20 @@ import orjson
 from oaken_jobs import moves
 from oaken_jobs.errors import Conflict, Forbidden, NotFound, OakenError
 from oaken_jobs.kinds import Rules
-from oaken_jobs.lifecycle import allowed
 from oaken_jobs.model import (
     DEFAULT_WORKSPACE,
     ENQUEUED,
     PRIORITIES,
     SYSTEM,
-    Activity,
     Actor,
     Attempt,
     Effect,
     Enqueued,
     Job,
-    KeepDocument,
-    KeepSource,
-    KeepVector,
     Leased,
-    SetLabels,
     SpawnJob,
 )
-from oaken_jobs.moves import Finish, Move
+from oaken_jobs.moves import Finish
 from oaken_jobs.routing import QUEUE_LABEL, Route, route
 from oaken_jobs.store.base import (
     AddToken,
@@ -48,7 +40,6 @@ from oaken_jobs.store.base import (
     Enqueue,
     KeepLabels,
     Op,
-    ProcessRow,
     Recover,
     Register,
     Reply,
@@ -64,27 +55,9 @@ from oaken_jobs.store.base import (
 from oaken_jobs.store.sqlite import claim, rows
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.schema import LIVING_MS
+from oaken_jobs.store.sqlite.records import Administration, administer, keep, stored
+from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, INSERT_JOB, INSERT_PAYLOAD, Unit, json_array
 
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
-
-
-JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
-ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
-ACTIVITY_COLUMNS = ", ".join(Activity._fields)
-
-_JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
-_PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
-_INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])})"
-_INSERT_PAYLOAD = "insert into payloads (job_id, body)"
-_INSERT_RESULT = "insert or replace into results (job_id, body)"
-_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])})"
-_INSERT_ATTEMPT = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at)"
-_INSERT_PROGRESS = "insert into progress (job_id, at, percent, message, epoch)"
-_ATTEMPT_KEY = ("job_id", "epoch")
-_ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
 _DUE_SWEEPS_IN_CLAIM = 200
 """Expired leases that a claim takes back before it hands out; the sweep does the rest."""
 _REFUSALS_IN_CLAIM = 100
@@ -114,26 +87,13 @@ class Transaction:
     """The work on one group between BEGIN and COMMIT. `now` was read inside it."""
 
     def __init__(self, database: Database, now: int, rules: Rules, known_kinds: set[str], cache: RowCache) -> None:
-        self._db = database
+        self._unit = Unit(database, now, rules, cache)
         self._now = now
         self._rules = rules
         self._known_kinds = known_kinds
-        self._cache = cache
         self.new_kinds: set[str] = set()
         """Kinds leased for the first time: the caller adds them to `known_kinds` once this is committed."""
-        self._jobs: dict[int, Job] = {}
-        self.payloads: dict[int, str] = {}
-        """Of jobs added or handed out."""
-        self._changes: dict[int, dict[str, Any]] = {}
-        self._activity: list[tuple[Any, ...]] = []
-        self._ended: list[tuple[Any, ...]] = []
-        self._begun: list[tuple[Any, ...]] = []
-        self._results: list[tuple[int, str]] = []
-        self._progress: list[tuple[Any, ...]] = []
         self._spawned: list[Enqueue] = []
-        self._touched: set[str] = set()
-        """Kinds of which a job may have become runnable in this group."""
-        self._all_touched = False
         self._more = False
         """A claim failed unfit jobs and stopped short of what was there."""
 
@@ -146,22 +106,22 @@ class Transaction:
         for place, op in stages[0]:
             replies[place] = self._attempt(self._administer, op)
         if stages[1]:
-            self._load(_named(op for _, op in stages[1]))
+            self._unit.load(_named(op for _, op in stages[1]))
             for place, op in stages[1]:
                 replies[place] = self._attempt(self._change, op)
-            self._flush()
+            self._unit.flush()
         for place, op in stages[2]:
             replies[place] = self._attempt(self._requeue, op)
-            self._flush()
+            self._unit.flush()
         enqueues = stages[3] + [(-1, op) for op in self._spawned]
         if enqueues:
             for (place, _), reply in zip(enqueues, self._enqueue([op for _, op in enqueues]), strict=True):
                 if place >= 0:
                     replies[place] = reply
-            self._flush()
+            self._unit.flush()
         for place, op in stages[4]:
             replies[place] = self._claim(op)
-        self._flush()
+        self._unit.flush()
         return replies
 
     def _attempt(self, verb: Any, op: Any) -> Reply:
@@ -169,6 +129,9 @@ class Transaction:
             return verb(op)
         except OakenError as refusal:
             return refusal
+
+    def _administer(self, op: Administration) -> Reply:
+        return administer(self._unit, op)
 
     # What changes single jobs.
 
@@ -184,15 +147,15 @@ class Transaction:
         return self._sweep(op.limit)
 
     def _finish(self, op: Finish) -> Reply:
-        job = self._jobs.get(op.ref.job_id)
+        job = self._unit.jobs.get(op.ref.job_id)
         if not moves.holds(job, op.ref, op.holder, self._now):
             return self._stale(op, job)
         assert job is not None
         move = moves.finish(job, op, self._now, self._rules, random.random())
-        after = self._write(job, move, op.actor)
+        after = self._unit.write(job, move, op.actor)
         if move.outcome is not None:
             usage = op.usage
-            self._ended.append(
+            self._unit.ended.append(
                 (
                     job.id,
                     job.epoch,
@@ -208,14 +171,26 @@ class Transaction:
                 )
             )
         if move.result_text is not None:
-            self._results.append((job.id, move.result_text))
+            self._unit.results.append((job.id, move.result_text))
         for effect in move.effects:
-            self._keep(effect, after)
+            self._leave(effect, after)
         return move.refusal or after
 
+    def _leave(self, effect: Effect, job: Job) -> None:
+        if isinstance(effect, SpawnJob):
+            if effect.unless_document is not None and stored(self._unit, effect.unless_document):
+                return
+            parent = job.parent_id if job.parent_id is not None else job.id
+            schema = self._rules.kinds[effect.new.kind].payload_schema if effect.new.kind in self._rules.kinds else None
+            actor = Actor("system", job.kind, "worker")
+            new = effect.new._replace(parent_id=parent, priority=job.priority)
+            self._spawned.append(Enqueue(new, actor, schema.hash if schema else None))
+        else:
+            keep(self._unit, effect)
+
     def _stale(self, op: Finish, job: Job | None) -> Reply:
-        self._flush()  # an earlier operation of this group may have ended the attempt
-        row = self._db.execute(
+        self._unit.flush()  # an earlier operation of this group may have ended the attempt
+        row = self._unit.db.execute(
             f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? and epoch = ?", (op.ref.job_id, op.ref.epoch)
         ).fetchone()
         attempt = Attempt._make(row) if row else None
@@ -229,12 +204,12 @@ class Transaction:
         if job is None or actor.kind != "agent":
             return True
         return holder in (job.actor_id, job.holder) or (
-            self._db.execute("select 1 from attempts where job_id = ? and holder = ?", (job.id, holder)).fetchone()
+            self._unit.db.execute("select 1 from attempts where job_id = ? and holder = ?", (job.id, holder)).fetchone()
             is not None
         )
 
     def _beat(self, op: Beat) -> Reply:
-        job = self._jobs.get(op.ref.job_id)
+        job = self._unit.jobs.get(op.ref.job_id)
         if not moves.holds(job, op.ref, op.holder, self._now):
             return moves.lease_lost(
                 job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder)
@@ -250,34 +225,36 @@ class Transaction:
             if op.percent is not None:
                 changes["percent"] = op.percent
             changes["message"] = op.message if op.message is not None else job.message
-            self._progress.append((job.id, self._now, op.percent, op.message, job.epoch))
-            self._note("job_progress", "progress", job, job, op.actor)
-        return Beaten(self._set(job, changes), expires)
+            self._unit.progress.append((job.id, self._now, op.percent, op.message, job.epoch))
+            self._unit.note("job_progress", "progress", job, job, op.actor)
+        return Beaten(self._unit.set(job, changes), expires)
 
     def _cancel(self, op: Cancel) -> Reply:
-        job = self._known(op.job_id)
+        job = self._unit.known(op.job_id)
         move = moves.cancel(job, self._now, self._rules)
         if move is None:
             return Cancelled(job, False)
-        return Cancelled(self._write(job, move, op.actor), True)
+        return Cancelled(self._unit.write(job, move, op.actor), True)
 
     def _sweep(self, limit: int) -> int:
-        self._flush()
-        ids = [row[0] for row in self._db.execute(claim.EXPIRED, (self._now, limit)).fetchall()]
+        self._unit.flush()
+        ids = [row[0] for row in self._unit.db.execute(claim.EXPIRED, (self._now, limit)).fetchall()]
         if not ids:
             return 0
-        self._load(ids)
+        self._unit.load(ids)
         for job_id in ids:
-            job = self._jobs[job_id]
+            job = self._unit.jobs[job_id]
             move = moves.lose(job, self._now, self._rules, random.random())
-            self._write(job, move, SYSTEM)
-            self._ended.append((job.id, job.epoch, self._now, "lost", move.error, None, None, None, None, None, None))
-        self._flush()
+            self._unit.write(job, move, SYSTEM)
+            self._unit.ended.append(
+                (job.id, job.epoch, self._now, "lost", move.error, None, None, None, None, None, None)
+            )
+        self._unit.flush()
         return len(ids)
 
     def _requeue(self, op: Requeue) -> Reply:
-        self._load([op.job_id])
-        job = self._known(op.job_id)
+        self._unit.load([op.job_id])
+        job = self._unit.known(op.job_id)
         to = None
         if op.queue is not None and op.queue != job.queue:
             to = Route(op.queue, "requeue")
@@ -293,14 +270,14 @@ class Transaction:
                     job_id=job.id,
                     other=other,
                 )
-        after = self._write(job, move, op.actor)
-        self._db.execute("delete from results where job_id = ?", (job.id,))
+        after = self._unit.write(job, move, op.actor)
+        self._unit.db.execute("delete from results where job_id = ?", (job.id,))
         return after
 
     def _live_by_key(self, key: str | None) -> int | None:
         if key is None:
             return None
-        row = self._db.execute(
+        row = self._unit.db.execute(
             "select id from jobs where workspace = ? and dedupe_key = ? and state in ('queued', 'running')",
             (DEFAULT_WORKSPACE, key),
         ).fetchone()
@@ -309,7 +286,7 @@ class Transaction:
     def _live_by_target(self, kind: str, target: str | None) -> int | None:
         if target is None:
             return None
-        row = self._db.execute(
+        row = self._unit.db.execute(
             "select id from jobs where workspace = ? and kind = ? and target = ? and state in ('queued', 'running')",
             (DEFAULT_WORKSPACE, kind, target),
         ).fetchone()
@@ -319,8 +296,8 @@ class Transaction:
 
     def _enqueue(self, ops: list[Enqueue]) -> list[Reply]:
         labels = self._queue_labels({op.new.subject for op in ops if op.new.subject is not None})
-        self._load({op.new.parent_id for op in ops if op.new.parent_id is not None})
-        row = self._db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
+        self._unit.load({op.new.parent_id for op in ops if op.new.parent_id is not None})
+        row = self._unit.db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
         next_id = (row[0] if row else 0) + 1
         jobs: list[Job] = []
         bodies: list[tuple[int, str]] = []
@@ -337,15 +314,15 @@ class Transaction:
                 if live is None and (new.dedupe_key is not None or new.target is not None):
                     other = self._live_by_key(new.dedupe_key) or self._live_by_target(new.kind, new.target)
                     if other is not None:
-                        self._load([other])
-                        live = self._jobs[other]
+                        self._unit.load([other])
+                        live = self._unit.jobs[other]
             except OakenError as refusal:
                 replies.append(refusal)
                 continue
             if live is not None:
-                live = self._jobs[live.id]  # as earlier duplicates of this group left it
-                after = self._set(live, {"coalesced": live.coalesced + 1})
-                self._note("job_state_changed", "coalesce", live, after, op.actor)
+                live = self._unit.jobs[live.id]  # as earlier duplicates of this group left it
+                after = self._unit.set(live, {"coalesced": live.coalesced + 1})
+                self._unit.note("job_state_changed", "coalesce", live, after, op.actor)
                 replies.append(Enqueued(after, False))
                 continue
             human, machine = labels.get(new.subject, (None, None)) if new.subject is not None else (None, None)
@@ -374,27 +351,27 @@ class Transaction:
                 op.schema_hash,
             )
             next_id += 1
-            self._touched.add(job.kind)
+            self._unit.touched.add(job.kind)
             jobs.append(job)
             bodies.append((job.id, new.payload))
             if new.dedupe_key is not None:
                 by_key[new.dedupe_key] = job
             if new.target is not None:
                 by_target[(new.kind, new.target)] = job
-            self._jobs[job.id] = job
-            self.payloads[job.id] = new.payload
-            self._note("job_state_changed", "enqueue", None, job, op.actor)
+            self._unit.jobs[job.id] = job
+            self._unit.payloads[job.id] = new.payload
+            self._unit.note("job_state_changed", "enqueue", None, job, op.actor)
             replies.append(Enqueued(job, True))
         if jobs:
-            rows.insert(self._db, _INSERT_JOB, ENQUEUED, [job[:ENQUEUED] for job in jobs])
-            rows.insert(self._db, _INSERT_PAYLOAD, 2, bodies)
+            rows.insert(self._unit.db, INSERT_JOB, ENQUEUED, [job[:ENQUEUED] for job in jobs])
+            rows.insert(self._unit.db, INSERT_PAYLOAD, 2, bodies)
         return replies
 
     def _check_parent(self, op: Enqueue) -> None:
         parent_id = op.new.parent_id
         if parent_id is None:
             return
-        parent = self._jobs.get(parent_id)
+        parent = self._unit.jobs.get(parent_id)
         if parent is None:
             raise NotFound(
                 f"parent_id {parent_id}: there is no such job. Leave parent_id out, or name a job that exists."
@@ -410,9 +387,9 @@ class Transaction:
     def _queue_labels(self, subjects: set[str]) -> dict[str, tuple[str | None, str | None]]:
         if not subjects:
             return {}
-        found_rows = self._db.execute(
+        found_rows = self._unit.db.execute(
             "select subject, layer, value from labels where key = ? and subject in (select value from json_each(?))",
-            (QUEUE_LABEL, _json(subjects)),
+            (QUEUE_LABEL, json_array(subjects)),
         ).fetchall()
         found: dict[str, tuple[str | None, str | None]] = {}
         for subject, layer, value in found_rows:
@@ -454,21 +431,21 @@ class Transaction:
 
     def _worth_a_pick(self, want: Want) -> bool:
         """Whether this group made something runnable that a request asked before might get."""
-        if self._all_touched or want.kinds is None:
-            return self._all_touched or not self._touched.issubset(want.not_kinds)
-        return not self._touched.isdisjoint(want.kinds)
+        if self._unit.all_touched or want.kinds is None:
+            return self._unit.all_touched or not self._unit.touched.issubset(want.not_kinds)
+        return not self._unit.touched.isdisjoint(want.kinds)
 
     def _pick(self, want: Want, total: int) -> list[int]:
         ids: list[int] = []
         for _ in range(_REFUSALS_IN_CLAIM):
-            lanes = claim.lanes(self._db, _filter(want))
-            found = claim.pick(self._db, lanes, total - len(ids), self._rules.caps, self._now)
-            self._load_with_payloads(found)
-            fit = [job_id for job_id in found if not self._refused(self._jobs[job_id])]
+            lanes = claim.lanes(self._unit.db, _filter(want))
+            found = claim.pick(self._unit.db, lanes, total - len(ids), self._rules.caps, self._now)
+            self._unit.load_with_payloads(found)
+            fit = [job_id for job_id in found if not self._refused(self._unit.jobs[job_id])]
             ids += fit
             if len(fit) == len(found):
                 break
-            self._flush()
+            self._unit.flush()
             if ids:
                 self._more = True
                 break  # hand out what there is; what is still wanted is asked for again at once
@@ -480,9 +457,9 @@ class Transaction:
         schema = kind.payload_schema if kind else None
         if schema is None or schema.hash == job.schema_hash:
             return False
-        problems = schema.problems(orjson.loads(self.payloads[job.id]))
+        problems = schema.problems(orjson.loads(self._unit.payloads[job.id]))
         if problems:
-            self._write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
+            self._unit.write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
         return bool(problems)
 
     def _hand_out(self, run: list[Want], ids: list[int]) -> list[list[Leased]]:
@@ -492,7 +469,7 @@ class Transaction:
         for want in run:
             mine: list[Leased] = []
             for job_id, nonce in zip(ids[at : at + want.max], nonces[at : at + want.max], strict=True):
-                job = self._jobs[job_id]
+                job = self._unit.jobs[job_id]
                 lease_ms = want.lease_ms or round(self._rules.lease_for(job.kind) * 1000)
                 move = moves.claim(
                     job,
@@ -503,248 +480,52 @@ class Transaction:
                     now=self._now,
                     rules=self._rules,
                 )
-                after = self._write(job, move, want.actor)
-                self._begun.append((job_id, after.epoch, after.attempts, want.agent, want.holder, nonce, self._now))
+                after = self._unit.write(job, move, want.actor)
+                self._unit.begun.append(
+                    (job_id, after.epoch, after.attempts, want.agent, want.holder, nonce, self._now)
+                )
                 kind = self._rules.kinds.get(job.kind)
-                mine.append(Leased(after, self.payloads[job_id], kind.instructions if kind else None))
+                mine.append(Leased(after, self._unit.payloads[job_id], kind.instructions if kind else None))
                 if job.kind not in self._known_kinds and job.kind not in self.new_kinds:
                     self.new_kinds.add(job.kind)
-                    self._db.execute(
+                    self._unit.db.execute(
                         "insert into leased_kinds values (?, ?) on conflict do nothing", (job.kind, self._now)
                     )
             at += want.max
             handed.append(mine)
-        self._flush()
+        self._unit.flush()
         return handed
 
     def _next_at(self, short: list[Want]) -> int | None:
-        times = [claim.next_run(self._db, claim.lanes(self._db, _filter(want)), self._now) for want in short]
-        times.append(self._db.execute(claim.NEXT_EXPIRY).fetchone()[0])
+        times = [claim.next_run(self._unit.db, claim.lanes(self._unit.db, _filter(want)), self._now) for want in short]
+        times.append(self._unit.db.execute(claim.NEXT_EXPIRY).fetchone()[0])
         return min((t for t in times if t is not None), default=None)
 
-    # Everything else.
-
-    def _administer(self, op: Any) -> Reply:
-        now = self._now
-        if isinstance(op, SetPaused):
-            row = self._db.execute("select paused from queue_state where queue = ?", (op.queue,)).fetchone()
-            if bool(row and row[0]) == op.paused:
-                return False
-            self._db.execute(
-                "insert into queue_state values (?1, ?2, ?3) on conflict do update set paused = ?2, at = ?3",
-                (op.queue, int(op.paused), now),
-            )
-            self._note_other("queue_state_changed", "pause" if op.paused else "resume", op.queue, op.actor)
-            self._all_touched |= not op.paused
-            return True
-        if isinstance(op, KeepLabels):
-            self._label(op.labels)
-            return None
-        if isinstance(op, Recover):
-            done = self._db.execute(
-                "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)) where state = 'running'",
-                (now, op.grace_ms),
-            )
-            self._cache.clear()
-            return done.rowcount
-        if isinstance(op, AddToken):
-            return self._add_token(op)
-        if isinstance(op, SeeAgents):
-            self._db.executemany(
-                "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6) on conflict do update set last_seen = max(last_seen, ?3), "
-                "leased = leased + ?4, succeeded = succeeded + ?5, failed = failed + ?6",
-                op.agents,
-            )
-            return None
-        if isinstance(op, Register):
-            self._db.execute("delete from processes where seen_at <= ?", (now - LIVING_MS,))
-            self._db.execute(
-                f"insert into processes values ({_marks(len(op.row))}) on conflict do update set seen_at = excluded.seen_at",
-                op.row,
-            )
-            return [ProcessRow._make(row) for row in self._db.execute("select * from processes").fetchall()]
-        assert isinstance(op, Unregister)
-        self._db.execute("delete from processes where process = ?", (op.process,))
-        return None
-
-    def _add_token(self, op: AddToken) -> Reply:
-        if self._db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
-            raise Conflict(
-                f"A token named {op.name} exists or existed; a name is never used again. Choose another name."
-            )
-        row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, self._now, op.expires_at, None)
-        self._db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?)", row)
-        self._note_other("token_changed", "create", op.name, op.actor)
-        return row
-
     def _revoke(self, op: RevokeToken) -> Reply:
-        row = self._db.execute("select * from tokens where name = ?", (op.name,)).fetchone()
+        row = self._unit.db.execute("select * from tokens where name = ?", (op.name,)).fetchone()
         if row is None:
             raise NotFound(f"There is no token named {op.name}. See `oaken token list`.")
         token = TokenRow._make(row)
         if token.revoked_at is None:
             token = token._replace(revoked_at=self._now)
-            self._db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
-            self._note_other("token_changed", "revoke", op.name, op.actor)
-        held = self._db.execute("select id from jobs where state = 'running' and holder = ?", (op.name,)).fetchall()
-        self._load([row[0] for row in held])
+            self._unit.db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
+            self._unit.note_other("token_changed", "revoke", op.name, op.actor)
+        held = self._unit.db.execute(
+            "select id from jobs where state = 'running' and holder = ?", (op.name,)
+        ).fetchall()
+        self._unit.load([row[0] for row in held])
         for (job_id,) in held:
-            job = self._jobs[job_id]
+            job = self._unit.jobs[job_id]
             if job.state == "running" and job.holder == op.name:
-                self.release(job, op.actor)
+                self._unit.write(job, moves.give_back(job, self._now, self._rules), op.actor)
+                self._unit.ended.append(
+                    (job.id, job.epoch, self._now, "released", None, None, None, None, None, None, None)
+                )
         return token
-
-    def release(self, job: Job, actor: Actor) -> None:
-        """Gives a running job back unharmed although its holder did not ask."""
-        changes = {"state": "queued", "attempts": job.attempts - 1, **moves.FREED}
-        if job.cancelling:
-            changes = {"state": "cancelled", "reason": "cancelled_by_user", "finished_at": self._now, **moves.FREED}
-        move = Move("release", changes, "released")
-        self._write(job, move, actor)
-        self._ended.append((job.id, job.epoch, self._now, "released", None, None, None, None, None, None, None))
-
-    def _keep(self, effect: Effect, job: Job) -> None:
-        if isinstance(effect, SpawnJob):
-            if effect.unless_document is not None and self._stored(effect.unless_document):
-                return
-            parent = job.parent_id if job.parent_id is not None else job.id
-            schema = self._rules.kinds[effect.new.kind].payload_schema if effect.new.kind in self._rules.kinds else None
-            actor = Actor("system", job.kind, "worker")
-            new = effect.new._replace(parent_id=parent, priority=job.priority)
-            self._spawned.append(Enqueue(new, actor, schema.hash if schema else None))
-        elif isinstance(effect, KeepDocument):
-            self._db.execute(
-                "insert into documents values (?, ?, ?, ?, ?) on conflict do nothing",
-                (effect.document, effect.title, len(effect.text), effect.text, self._now),
-            )
-        elif isinstance(effect, KeepSource):
-            self._db.execute(
-                "insert into document_sources values (?, ?, ?) on conflict do nothing",
-                (effect.document, effect.source, self._now),
-            )
-        elif isinstance(effect, KeepVector):
-            self._db.execute(
-                "insert into embeddings values (?1, ?2, ?3, ?4) on conflict do update set vector = ?3, at = ?4",
-                (effect.subject, effect.model, orjson.dumps(effect.vector).decode(), self._now),
-            )
-        else:
-            self._label(effect)
-
-    def _stored(self, document: str) -> bool:
-        return self._db.execute("select 1 from documents where document = ?", (document,)).fetchone() is not None
-
-    def _label(self, labels: SetLabels) -> None:
-        for key, value in labels.labels.items():
-            if value:
-                self._db.execute(
-                    "insert into labels values (?1, ?2, ?3, ?4, ?5) on conflict do update set value = ?4, at = ?5",
-                    (labels.subject, labels.layer, key, value, self._now),
-                )
-            else:
-                self._db.execute(
-                    "delete from labels where subject = ? and layer = ? and key = ?",
-                    (labels.subject, labels.layer, key),
-                )
-
-    # Rows in memory, and how they are written.
-
-    def _known(self, job_id: int) -> Job:
-        job = self._jobs.get(job_id)
-        if job is None:
-            raise NotFound(f"There is no job {job_id}. See the list of jobs for the ids there are.", job_id=job_id)
-        return job
-
-    def _load(self, ids: Iterable[int]) -> None:
-        """Brings these jobs into memory, where they exist."""
-        missing: list[int] = []
-        for job_id in ids:
-            if job_id not in self._jobs:
-                cached = self._cache.jobs.get(job_id)
-                if cached is not None:
-                    self._jobs[job_id] = cached
-                else:
-                    missing.append(job_id)
-        if missing:
-            for row in self._db.execute(_JOBS_BY_ID, (_json(missing),)).fetchall():
-                self._jobs[row[0]] = Job._make(row)
-
-    def _load_with_payloads(self, ids: Iterable[int]) -> None:
-        self._load(ids)
-        missing: list[int] = []
-        for job_id in ids:
-            body = self._cache.payloads.get(job_id)
-            if body is not None:
-                self.payloads[job_id] = body
-            elif job_id not in self.payloads:
-                missing.append(job_id)
-        if missing:
-            self.payloads.update(self._db.execute(_PAYLOADS_BY_ID, (_json(missing),)).fetchall())
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""
-        self._cache.committed(self._jobs, self.payloads)
-
-    def _write(self, before: Job, move: Move, actor: Actor) -> Job:
-        after = self._set(before, move.changes)
-        if after.state != before.state or after.cancelling != before.cancelling or move.verb == "requeue":
-            # `cancel` of a running job and `requeue` of a queued one change no state, but are changes all the same.
-            assert allowed(move.verb, before.state, after.state), (move.verb, before.state, after.state)
-            self._note("job_state_changed", move.verb, before, after, actor)
-            if after.state == "queued" or (before.state == "running" and self._rules.caps):
-                self._touched.add(after.kind)
-        return after
-
-    def _set(self, job: Job, changes: dict[str, Any]) -> Job:
-        after = job.having(changes)
-        self._jobs[job.id] = after
-        pending = self._changes.get(job.id)
-        self._changes[job.id] = {**pending, **changes} if pending else changes
-        return after
-
-    def _note(self, event: str, verb: str, before: Job | None, after: Job, actor: Actor) -> None:
-        self._activity.append(
-            (
-                self._now,
-                event,
-                verb,
-                after.id,
-                None,
-                before.state if before else None,
-                after.state,
-                after.epoch,
-                after.attempts,
-                after.percent if event == "job_progress" else None,
-                *actor,
-            )
-        )
-
-    def _note_other(self, event: str, verb: str, name: str, actor: Actor) -> None:
-        self._activity.append((self._now, event, verb, None, name, None, None, None, None, None, *actor))
-
-    def _flush(self) -> None:
-        db = self._db
-        if self._changes:
-            shapes: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
-            for job_id, changes in self._changes.items():
-                shapes[tuple(changes)].append((job_id, *changes.values()))
-            for columns, values in shapes.items():
-                rows.update(db, "jobs", ("id",), columns, values)
-            self._changes = {}
-        if self._begun:
-            rows.insert(db, _INSERT_ATTEMPT, 7, self._begun)
-            self._begun = []
-        if self._ended:
-            rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self._ended)
-            self._ended = []
-        if self._results:
-            rows.insert(db, _INSERT_RESULT, 2, self._results)
-            self._results = []
-        if self._progress:
-            rows.insert(db, _INSERT_PROGRESS, 5, self._progress)
-            self._progress = []
-        if self._activity:
-            rows.insert(db, _INSERT_ACTIVITY, len(Activity._fields) - 1, self._activity)
-            self._activity = []
+        self._unit.committed()
 
 
 def _named(ops: Iterable[Any]) -> set[int]:
@@ -760,11 +541,7 @@ def _named(ops: Iterable[Any]) -> set[int]:
 
 def _filter(want: Want) -> dict[str, str | None]:
     return {
-        "queues": _json(want.queues) if want.queues is not None else None,
-        "kinds": _json(want.kinds) if want.kinds is not None else None,
-        "not_kinds": _json(want.not_kinds) if want.not_kinds else None,
+        "queues": json_array(want.queues) if want.queues is not None else None,
+        "kinds": json_array(want.kinds) if want.kinds is not None else None,
+        "not_kinds": json_array(want.not_kinds) if want.not_kinds else None,
     }
-
-
-def _json(values: Iterable[Any]) -> str:
-    return orjson.dumps(list(values)).decode()

@@ -1,0 +1,175 @@
+"""The unit of work of one transaction: rows in memory, what changes on them, and how that is written.
+
+A row is read once; operations of a group see what those before them made of it. What changes is gathered and written set by set, one
+statement a shape.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from oaken_jobs.errors import NotFound
+from oaken_jobs.kinds import Rules
+from oaken_jobs.lifecycle import allowed
+from oaken_jobs.model import ENQUEUED, Activity, Actor, Attempt, Job
+from oaken_jobs.moves import Move
+from oaken_jobs.store.sqlite import rows
+from oaken_jobs.store.sqlite.cache import RowCache
+from oaken_jobs.store.sqlite.driver import Database
+
+JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
+ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+ACTIVITY_COLUMNS = ", ".join(Activity._fields)
+
+JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
+PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
+INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])})"
+INSERT_PAYLOAD = "insert into payloads (job_id, body)"
+_INSERT_RESULT = "insert or replace into results (job_id, body)"
+_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])})"
+_INSERT_ATTEMPT = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at)"
+_INSERT_PROGRESS = "insert into progress (job_id, at, percent, message, epoch)"
+_ATTEMPT_KEY = ("job_id", "epoch")
+_ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
+
+
+class Unit:
+    """The rows a group of operations works on between BEGIN and COMMIT. `now` (ms) was read inside it."""
+
+    def __init__(self, database: Database, now: int, rules: Rules, cache: RowCache) -> None:
+        self.db = database
+        self.now = now
+        self.rules = rules
+        self._cache = cache
+        self.jobs: dict[int, Job] = {}
+        self.payloads: dict[int, str] = {}
+        """Of jobs added or handed out."""
+        self.touched: set[str] = set()
+        """Kinds of which a job may have become runnable."""
+        self.all_touched = False
+        """A job of any kind may have become runnable."""
+        self.changes: dict[int, dict[str, Any]] = {}
+        self.begun: list[tuple[Any, ...]] = []
+        """Attempts that began: (job id, epoch, attempt, agent, holder, nonce, started at)."""
+        self.ended: list[tuple[Any, ...]] = []
+        """Attempts that ended: job id, epoch, then `_ATTEMPT_END`."""
+        self.results: list[tuple[int, str]] = []
+        self.progress: list[tuple[Any, ...]] = []
+        """Steps of trails: (job id, at, percent, message, epoch)."""
+        self.activity: list[tuple[Any, ...]] = []
+
+    def known(self, job_id: int) -> Job:
+        """A job that was loaded. Raises `NotFound`."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise NotFound(f"There is no job {job_id}. See the list of jobs for the ids there are.", job_id=job_id)
+        return job
+
+    def load(self, ids: Iterable[int]) -> None:
+        """Brings these jobs into memory, where they exist."""
+        missing: list[int] = []
+        for job_id in ids:
+            if job_id not in self.jobs:
+                cached = self._cache.jobs.get(job_id)
+                if cached is not None:
+                    self.jobs[job_id] = cached
+                else:
+                    missing.append(job_id)
+        if missing:
+            for row in self.db.execute(JOBS_BY_ID, (json_array(missing),)).fetchall():
+                self.jobs[row[0]] = Job._make(row)
+
+    def load_with_payloads(self, ids: Iterable[int]) -> None:
+        """As `load`, and their payloads too."""
+        self.load(ids)
+        missing: list[int] = []
+        for job_id in ids:
+            body = self._cache.payloads.get(job_id)
+            if body is not None:
+                self.payloads[job_id] = body
+            elif job_id not in self.payloads:
+                missing.append(job_id)
+        if missing:
+            self.payloads.update(self.db.execute(PAYLOADS_BY_ID, (json_array(missing),)).fetchall())
+
+    def committed(self) -> None:
+        """Leaves what is now committed to the next transaction."""
+        self._cache.committed(self.jobs, self.payloads)
+
+    def write(self, before: Job, move: Move, actor: Actor) -> Job:
+        """Makes a move: the job as it is afterwards, and the activity row of the change."""
+        after = self.set(before, move.changes)
+        if after.state != before.state or after.cancelling != before.cancelling or move.verb == "requeue":
+            # `cancel` of a running job and `requeue` of a queued one change no state, but are changes all the same.
+            assert allowed(move.verb, before.state, after.state), (move.verb, before.state, after.state)
+            self.note("job_state_changed", move.verb, before, after, actor)
+            if after.state == "queued" or (before.state == "running" and self.rules.caps):
+                self.touched.add(after.kind)
+        return after
+
+    def set(self, job: Job, changes: dict[str, Any]) -> Job:
+        """Changes columns without a word in the activity."""
+        after = job.having(changes)
+        self.jobs[job.id] = after
+        pending = self.changes.get(job.id)
+        self.changes[job.id] = {**pending, **changes} if pending else changes
+        return after
+
+    def note(self, event: str, verb: str, before: Job | None, after: Job, actor: Actor) -> None:
+        self.activity.append(
+            (
+                self.now,
+                event,
+                verb,
+                after.id,
+                None,
+                before.state if before else None,
+                after.state,
+                after.epoch,
+                after.attempts,
+                after.percent if event == "job_progress" else None,
+                *actor,
+            )
+        )
+
+    def note_other(self, event: str, verb: str, name: str, actor: Actor) -> None:
+        self.activity.append((self.now, event, verb, None, name, None, None, None, None, None, *actor))
+
+    def flush(self) -> None:
+        """Writes what was gathered, so that statements see it."""
+        db = self.db
+        if self.changes:
+            shapes: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
+            for job_id, changes in self.changes.items():
+                shapes[tuple(changes)].append((job_id, *changes.values()))
+            for columns, values in shapes.items():
+                rows.update(db, "jobs", ("id",), columns, values)
+            self.changes = {}
+        if self.begun:
+            rows.insert(db, _INSERT_ATTEMPT, 7, self.begun)
+            self.begun = []
+        if self.ended:
+            rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
+            self.ended = []
+        if self.results:
+            rows.insert(db, _INSERT_RESULT, 2, self.results)
+            self.results = []
+        if self.progress:
+            rows.insert(db, _INSERT_PROGRESS, 5, self.progress)
+            self.progress = []
+        if self.activity:
+            rows.insert(db, _INSERT_ACTIVITY, len(Activity._fields) - 1, self.activity)
+            self.activity = []
+
+    def forget(self) -> None:
+        """Jobs were changed behind the back of what is remembered."""
+        self._cache.clear()
+
+
+def json_array(values: Iterable[Any]) -> str:
+    """How lists go into a statement."""
+    return orjson.dumps(list(values)).decode()
