@@ -273,7 +273,7 @@ def test_configuring_a_built_in_kind_changes_only_the_keys_given(tmp_path: Path)
     assert found.kinds["embed"] == Kind(
         "embed", payload_schema=schema, limit=2, lease_seconds=120, on_lost="fail", internal=True
     )
-    assert found.internal == {"embed", "store"}
+    assert found.internal == ("embed", "store")
     assert rules(load(tmp_path / "none", {}), [builtin]).kinds == {"embed": builtin}
 
 
