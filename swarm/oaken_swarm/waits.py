@@ -8,10 +8,6 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive
 
-_TURNS = 5
-"""Turns of the loop until the end of a connection, once the system knows it, has come through transport, protocol and task to
-here. Without them a client that had long gone could still be given a job when the loop was busy."""
-
 
 class Waited(NamedTuple):
     """How a wait ended."""
@@ -44,10 +40,6 @@ class Waits:
             end.set_result(None)
         try:
             await asyncio.wait((task, gone, end), return_when=asyncio.FIRST_COMPLETED)
-            for _ in range(_TURNS):
-                if gone.done():
-                    break
-                await asyncio.sleep(0)
             return Waited(task.done(), task.result() if task.done() else None, gone.done())
         finally:
             self._ends.discard(end)
