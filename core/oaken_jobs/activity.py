@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oaken_jobs.errors import OakenError
 from oaken_jobs.model import Activity
-from oaken_jobs.store.base import Store
+from oaken_jobs.store.base import Cancel, Op, Store
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -32,7 +32,8 @@ class Follower:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listeners: dict[Listener, frozenset[str] | None] = {}
+        self._listeners: dict[Listener, bool] = {}
+        """Listeners, and whether they want cancellations alone."""
         self._cursor: int | None = None
         self._own = asyncio.Event()
         self._watching = 0
@@ -47,11 +48,14 @@ class Follower:
         self._start()
 
     @contextmanager
-    def listen(self, listener: Listener, verbs: frozenset[str] | None = None) -> Generator[None]:
-        """While inside, `listener` gets every row that is committed from now on, in batches; at least those of `verbs`."""
+    def listen(self, listener: Listener, *, cancels_only: bool = False) -> Generator[None]:
+        """While inside, `listener` gets every row that is committed from now on, in batches.
+
+        With `cancels_only` it may be spared the others: a runner listens all day, and would read every row there is.
+        """
         if not self._listeners:
             self._cursor = None
-        self._listeners[listener] = verbs
+        self._listeners[listener] = cancels_only
         self.watch(True)
         try:
             yield
@@ -59,10 +63,19 @@ class Follower:
             self._listeners.pop(listener, None)
             self.watch(False)
 
-    def own_commit(self) -> None:
-        """Says that this process has committed."""
-        if self._listeners:
+    def own_commit(self, ops: Sequence[Op]) -> None:
+        """Says what this process has committed."""
+        if self._listeners and (not self._cancels_only or any(isinstance(op, Cancel) for op in ops)):
             self._own.set()
+
+    @property
+    def _cancels_only(self) -> bool:
+        return all(self._listeners.values())
+
+    async def catch_up(self) -> None:
+        """Brings those who want cancellations alone up to now, so that who listens to everything need not read back that far."""
+        if self._listeners and self._cancels_only:
+            await self._tell()
 
     async def ready(self) -> None:
         """Returns when the cursor stands: rows committed from here on will be heard."""
@@ -109,8 +122,7 @@ class Follower:
         while True:
             # Read first: a row that is committed while the rest is read lies behind this mark and is heard next time.
             head = await self._store.activity_head()
-            verbs = list(self._listeners.values())
-            wanted = None if None in verbs else frozenset[str]().union(*(v for v in verbs if v is not None))
+            wanted = frozenset({"cancel"}) if self._cancels_only else None
             rows = await self._store.activity(self._cursor or 0, PAGE, wanted)
             full = len(rows) == PAGE
             self._cursor = rows[-1].id if full else max(head, rows[-1].id if rows else 0)

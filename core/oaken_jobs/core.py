@@ -42,7 +42,7 @@ class Core:
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self.dispatch.wake
-        self.commit.committed = lambda ops: self.follower.own_commit()
+        self.commit.committed = self.follower.own_commit
 
     @classmethod
     def on_folder(cls, data_dir: Path, rules: Rules, role: str, clock: Clock | None = None) -> Core:

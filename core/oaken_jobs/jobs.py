@@ -454,6 +454,7 @@ class Jobs:
         deadline = asyncio.Event()
         timer = self._clock.call_later(seconds, lambda: (deadline.set(), changed.set())[0])
         try:
+            await self._follower.catch_up()
             with self._follower.listen(heard):
                 await self._follower.ready()
                 while True:

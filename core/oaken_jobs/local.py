@@ -15,8 +15,6 @@ from oaken_jobs.model import Activity, Leased, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 
-_CANCEL = frozenset({"cancel"})
-
 
 class LocalTransport:
     """Bound to one principal: a runner's."""
@@ -68,7 +66,7 @@ class LocalTransport:
                 if row.verb == "cancel" and row.to_state == "running" and row.job_id is not None:
                     callback(row.job_id)
 
-        self._listening.enter_context(self._follower.listen(heard, _CANCEL))
+        self._listening.enter_context(self._follower.listen(heard, cancels_only=True))
 
     async def aclose(self) -> None:
         self._listening.close()

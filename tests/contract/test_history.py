@@ -76,6 +76,33 @@ async def test_waiting_ends_when_all_are_final_or_at_the_deadline(world: World) 
     assert (jobs[0].state, final) == ("queued", False)
 
 
+async def test_a_wait_reads_only_what_comes_after_it_began_also_beside_a_runner_that_listened_all_day(
+    world: World,
+) -> None:
+    heard: list[int] = []
+    with world.core.follower.listen(lambda rows: heard.extend(row.id for row in rows), cancels_only=True):
+        await until(lambda: world.core.follower._cursor is not None)
+        for _ in range(50):
+            await world.add()
+        last = (await world.add()).id
+        read: list[int] = []
+        activity = world.core.store.activity
+
+        async def counted(*arguments: Any) -> Any:
+            rows = await activity(*arguments)
+            read.extend(row.id for row in rows)
+            return rows
+
+        world.core.store.activity = counted  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(world.jobs.wait(ME, [last], 60))
+        await until(lambda: len(world.core.follower._listeners) == 2)
+        await world.jobs.cancel(ME, last)
+        assert (await asyncio.wait_for(waiting, 5))[1]
+        await until(lambda: bool(heard))
+    assert len(read) < 10
+    assert heard == [52]
+
+
 async def test_lists_page_newest_first_by_a_cursor_bound_to_its_filters(world: World) -> None:
     ids = [(await world.add("a" if n % 2 else "b")).id for n in range(25)]
     seen: list[int] = []
