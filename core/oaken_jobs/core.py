@@ -41,7 +41,7 @@ class Core:
         self.tokens = Tokens(store, self.commit, clock)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
         self.dispatch.interest = self.follower.watch
-        self.follower.foreign = self.dispatch.wake
+        self.follower.foreign = self._foreign
         self.commit.committed = self.follower.own_commit
 
     @classmethod
@@ -49,6 +49,11 @@ class Core:
         """The core on the data folder's own database."""
         used = clock or SystemClock()
         return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role)
+
+    def _foreign(self) -> None:
+        """Another process has committed."""
+        self.tokens.forget()
+        self.dispatch.wake()
 
     async def open(self) -> None:
         """Opens the database. Duties begin with `maintenance.start()`, which short-lived processes leave out."""

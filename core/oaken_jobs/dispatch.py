@@ -92,8 +92,10 @@ class Dispatcher:
         asking = [w for w in self._waiters if not w.future.done()]
         fresh = self._worth_asking
         self._worth_asking = False
+        new = {waiter.want.filter for waiter in asking if not waiter.asked}
         for waiter in asking:
-            waiter.want.fresh = fresh or not waiter.asked
+            # Who has waited longer for the same asks again with a newcomer, or it would overtake them.
+            waiter.want.fresh = fresh or waiter.want.filter in new
             waiter.asked = True
         if not asking or not (ops or any(w.want.fresh for w in asking)):
             return None

@@ -49,7 +49,7 @@ from oaken_jobs.model import (
     Usage,
 )
 from oaken_jobs.moves import Finish
-from oaken_jobs.requests import MAX_ID, MAX_LEASE_SECONDS, NewJobRequest
+from oaken_jobs.requests import MAX_ID, MAX_LEASE_SECONDS, MAX_SECONDS, NewJobRequest
 from oaken_jobs.store.base import (
     Beat,
     Beaten,
@@ -177,7 +177,7 @@ class Jobs:
             tags=tuple(request.tags) if request.tags else (),
             budget_usd=request.budget_usd,
         )
-        return Enqueue(new, who.actor, schema.hash if schema else None, None if free else who.name)
+        return Enqueue(new, who.actor, schema.hash if schema else None, None if free else who.holder)
 
     async def _warned(self, enqueued: Enqueued) -> Enqueued:
         kind = enqueued.job.kind
@@ -214,7 +214,7 @@ class Jobs:
                     f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds."
                 )
         want = Want(
-            holder=who.name,
+            holder=who.holder,
             agent=who.agent,
             actor=who.actor,
             max=max,
@@ -242,11 +242,12 @@ class Jobs:
         progress: bool = False,
     ) -> Beaten:
         """Keeps the lease for its length, or `lease_seconds`, from now; with `progress` also says how far the work is."""
-        return await self._commit.call(
-            self.heartbeat_op(
-                who, lease_id, lease_seconds=lease_seconds, percent=percent, message=message, progress=progress
-            )
+        op = self.heartbeat_op(
+            who, lease_id, lease_seconds=lease_seconds, percent=percent, message=message, progress=progress
         )
+        beaten: Beaten = await self._commit.submit(op)
+        self._note(who, beaten.job.agent)
+        return beaten
 
     def heartbeat_op(
         self,
@@ -264,15 +265,17 @@ class Jobs:
             raise InvalidRequest(
                 f"lease_seconds {lease_seconds!r} must be more than 0 and at most {MAX_LEASE_SECONDS}."
             )
-        self._note(who)
+        if percent is not None and not 0 <= percent <= 100:
+            raise InvalidRequest(f"percent {percent!r} must be from 0 to 100.")
         return Beat(
             _ref(lease_id),
-            who.name,
+            who.holder,
             who.actor,
             round(lease_seconds * 1000) if lease_seconds is not None else None,
             progress,
             None if percent is None else round(percent),
-            None if message is None else redaction.clean(redaction.redact(message[: 4 * MESSAGE_LIMIT]), MESSAGE_LIMIT),
+            None if message is None else redaction.clean(redaction.error_text(message), MESSAGE_LIMIT),
+            auth.may(who, "read"),
         )
 
     def complete_op(
@@ -309,13 +312,13 @@ class Jobs:
         usage: Usage | None = None,
     ) -> Finish:
         """The attempt failed; secrets in `error` are redacted before it is kept."""
-        delay = round(retry_after * 1000) if retry_after is not None else 0
+        delay = _delay_ms(retry_after)
         text = redaction.error_text(error) or "failed without saying why"
         return self._finish(who, lease_id, "fail", error=text, permanent=permanent, delay_ms=delay, usage=usage)
 
     def defer_op(self, who: Principal, lease_id: str, seconds: float) -> Finish:
         """Not now; the attempt does not count."""
-        return self._finish(who, lease_id, "defer", delay_ms=round(seconds * 1000))
+        return self._finish(who, lease_id, "defer", delay_ms=_delay_ms(seconds))
 
     def release_op(self, who: Principal, lease_id: str) -> Finish:
         """Gives the job back unharmed, in its original place."""
@@ -327,7 +330,7 @@ class Jobs:
 
     def _finish(self, who: Principal, lease_id: str, verb: str, **fields: Any) -> Finish:
         auth.require(who, "lease")
-        return Finish(_ref(lease_id), who.name, who.actor, verb, **fields)
+        return Finish(_ref(lease_id), who.holder, who.actor, verb, may_read=auth.may(who, "read"), **fields)
 
     async def finish(self, who: Principal, op: Finish) -> Job:
         """Ends a lease. Raises `LeaseLost`, `ResultInvalid`, or `Conflict` for a repeat that says something else."""
@@ -341,6 +344,8 @@ class Jobs:
         for reply in replies:
             if isinstance(reply, Job):
                 self._count(who, reply)
+            elif isinstance(reply, Beaten):
+                self._note(who, reply.job.agent)
             elif isinstance(reply, BaseException) and not isinstance(reply, OakenError):
                 raise reply
         return replies
@@ -415,7 +420,7 @@ class Jobs:
         """A page of jobs, newest first. An agent sees those that it enqueued, holds or held."""
         if not auth.may(who, "read"):
             auth.require(who, "lease")
-            where = replace(where, concerns=who.name)
+            where = replace(where, concerns=who.holder)
         mark = _mark(where)
         before = _read_cursor(cursor, mark) if cursor is not None else None
         jobs = await self._store.list_jobs(where, before, limit + 1)
@@ -473,13 +478,13 @@ class Jobs:
         if not free:
             auth.require(who, "lease")
         for job_id in ids:
-            if job_id not in found or (not free and not await self._store.concerns(job_id, who.name)):
+            if job_id not in found or (not free and not await self._store.concerns(job_id, who.holder)):
                 raise NotFound(f"There is no job {job_id}, or not for {who.name}.", job_id=job_id)
         return [found[job_id] for job_id in ids]
 
     async def held(self, who: Principal) -> list[Job]:
         """Jobs this caller holds now, all its instances together."""
-        return await self._store.held(who.name)
+        return await self._store.held(who.holder)
 
     # Queues, agents, kinds, subjects.
 
@@ -550,15 +555,17 @@ class Jobs:
 
     # What agents did.
 
-    def _note(self, who: Principal) -> _Seen:
-        seen = self._seen.get(who.agent)
+    def _note(self, who: Principal, agent: str | None = None) -> _Seen:
+        """The agent was there: the instance that leased the job, which a call on its lease does not name."""
+        name = agent or who.agent
+        seen = self._seen.get(name)
         if seen is None:
-            seen = self._seen[who.agent] = _Seen(who.name, self._clock.now())
+            seen = self._seen[name] = _Seen(who.name, self._clock.now())
         seen.at = self._clock.now()
         return seen
 
     def _count(self, who: Principal, job: Job) -> None:
-        seen = self._note(who)
+        seen = self._note(who, job.agent)
         if job.state == "succeeded":
             seen.succeeded += 1
         elif job.last_error is not None:
@@ -570,6 +577,13 @@ class Jobs:
         if seen:
             rows = [SeenAgent(a, s.name, s.at, s.leased, s.succeeded, s.failed) for a, s in seen.items()]
             await self._commit.call(SeeAgents(rows))
+
+
+def _delay_ms(seconds: float | None) -> int:
+    """Milliseconds to wait, never longer than can be asked for."""
+    if seconds is None or seconds != seconds:
+        return 0
+    return round(min(max(seconds, 0.0), MAX_SECONDS) * 1000)
 
 
 def _ref(lease_id: str) -> LeaseRef:

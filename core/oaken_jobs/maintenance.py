@@ -1,7 +1,7 @@
 """Duties that every long-lived process does, idempotently, after a cheap look whether anything is due.
 
-Each second: take back expired leases, notice that this process stood still, write down what agents did. Every ten: say that this
-process lives. (A jump of the machine's clock is noticed by the store, before anything is judged by it.)
+Each second: take back expired leases, write down what agents did. Every ten: say that this process lives. (A jump of the machine's
+clock, or that this process stood still, is noticed by the store, before anything is judged by it.)
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ log = logging.getLogger("oaken.maintenance")
 TICK_SECONDS = 1.0
 REGISTER_SECONDS = 10.0
 SWEEP_BATCH = 500
-STALL_SECONDS = 5.0
-"""A tick that comes so late means that this process, and with it every heartbeat to it, stood still."""
 
 
 class Maintenance:
@@ -41,18 +39,18 @@ class Maintenance:
         self._started_at = clock.now()
         self._task: asyncio.Task[None] | None = None
         self._registered_at: float | None = None
-        self._ticked_at: float | None = None
 
     async def start(self) -> None:
-        """Registers this process and begins. The first one to have the database open gives running leases a grace."""
+        """Registers this process and begins. A server, and the first one to have the database open, gives running leases a
+        grace: their workers could not reach it."""
         if self._task is not None:
             return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
         try:
             others = await self._register()
-            if not others:
+            if self._role == "serve" or not others:
                 await self._recover("start")
-            self._ticked_at = self._clock.monotonic()
+            self._store.steady = True
         except BaseException:
             self._task.cancel()
             self._task = None
@@ -65,19 +63,16 @@ class Maintenance:
             return
         task.cancel()
         await asyncio.wait([task])
+        self._store.steady = False
         await self._jobs.flush()
         await self._commit.call(Unregister(self._process))
 
     async def tick(self) -> None:
         """One round of all duties that are due."""
-        now = self._clock.monotonic()
-        if self._ticked_at is not None and (stood := now - self._ticked_at) > STALL_SECONDS + TICK_SECONDS:
-            await self._recover(f"stood still for {stood:.0f} s")
-        self._ticked_at = self._clock.monotonic()
         while await self._commit.call(Sweep(SWEEP_BATCH)) == SWEEP_BATCH:
             pass
         await self._jobs.flush()
-        if self._registered_at is None or now - self._registered_at >= REGISTER_SECONDS:
+        if self._registered_at is None or self._clock.monotonic() - self._registered_at >= REGISTER_SECONDS:
             await self._register()
 
     async def _run(self) -> None:

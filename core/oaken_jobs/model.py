@@ -63,6 +63,11 @@ class Principal:
         return self.actor.id
 
     @property
+    def holder(self) -> str:
+        """What leases are bound to. No token can be named like the system's own."""
+        return f"system:{self.actor.id}" if self.runner else self.actor.id
+
+    @property
     def agent(self) -> str:
         """`name` or `name/instance`: how a lease shows its holder."""
         return f"{self.actor.id}/{self.instance}" if self.instance else self.actor.id

@@ -46,6 +46,8 @@ class Finish:
     strict: bool = False
     """A result that does not fit fails the job at once (in-process handlers cannot correct it)."""
     effects: tuple[Effect, ...] = ()
+    may_read: bool = False
+    """The caller may read any job, and be told who holds it."""
 
     def body_hash(self) -> str:
         """Tells two finishes of one lease apart, for a repeat must say the same."""
@@ -67,9 +69,16 @@ class Move(NamedTuple):
     refusal: OakenError | None = None
     """Told to the caller although the changes are written."""
 
-    def answer(self) -> str:
-        """What a repeat of this finish is told again: the columns that changed, but for those of the lease."""
-        changes = self.changes.copy()
+    def answer(self, after: Job) -> str:
+        """What a repeat of this finish is told again: the columns that changed, but for those of the lease, and those that a
+        requeue would clear."""
+        changes = {
+            "epoch": after.epoch,
+            "attempts": after.attempts,
+            "agent": after.agent,
+            "started_at": after.started_at,
+        }
+        changes |= self.changes
         for name in FREED:
             changes.pop(name, None)
         return orjson.dumps(changes).decode()
@@ -247,6 +256,8 @@ def repeat(attempt: Attempt | None, job: Job | None, call: Finish) -> Job | None
             job_id=job.id,
             ended_by=attempt.verb,
         )
+    if attempt.outcome == "refused":
+        raise ResultInvalid(f"This result was refused already, and the job has ended: {attempt.error}.", tries_left=0)
     return job.having(orjson.loads(attempt.answer)) if attempt.answer else job
 
 
@@ -300,10 +311,8 @@ def _misfit(
         return Move("complete", {"invalid_results": tries}, refusal=refusal)
     error = f"result does not fit the schema of {job.kind}: {stored_problems(problems)}"[:500]
     changes: dict[str, Any] = {"last_error": error, "invalid_results": tries, **_spent(job, call.usage)}
-    if job.cancelling:
-        changes |= _final(job, "cancelled", now, rules, reason="cancelled_by_user")
-    else:
-        changes |= _final(job, "failed", now, rules, reason="result_invalid")
+    state, reason = ("cancelled", "cancelled_by_user") if job.cancelling else ("failed", "result_invalid")
+    changes |= _final(job.having(changes), state, now, rules, reason=reason)
     refusal = ResultInvalid(
         f"The result does not fit the schema of {job.kind}: {told}. The job has ended as {changes['state']}.",
         errors=problems,
@@ -316,7 +325,7 @@ def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Mov
     changes: dict[str, Any] = {"last_error": call.error, **_spent(job, call.usage)}
     if call.permanent or job.attempts >= job.max_attempts:
         reason = "permanent" if call.permanent else "out_of_attempts"
-        changes |= _final(job, "failed", now, rules, reason=reason)
+        changes |= _final(job.having(changes), "failed", now, rules, reason=reason)
         return Move("fail", changes, "failed", error=call.error)
     policy = retry.Policy.load(job.policy or rules.policy_for(job.kind))
     wait = retry.delay_ms(policy, job.attempts, share, at_least_ms=call.delay_ms)
@@ -325,7 +334,8 @@ def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Mov
 
 
 def _cancelled(job: Job, call: Finish, now: int, rules: Rules) -> Move:
-    changes = {**_spent(job, call.usage), **_final(job, "cancelled", now, rules, reason="cancelled_by_user")}
+    spent = _spent(job, call.usage)
+    changes = {**spent, **_final(job.having(spent), "cancelled", now, rules, reason="cancelled_by_user")}
     if call.error is not None:
         changes["last_error"] = call.error
     return Move(call.verb, changes, "cancelled", error=call.error)

@@ -512,9 +512,9 @@ async def test_a_dead_worker_is_found_after_a_jump_back_as_soon_as_without_one(w
 async def test_a_process_that_stood_still_gives_leases_a_grace_before_it_sweeps(world: World) -> None:
     await world.add()
     lease = await world.take()
-    await world.tick()
+    await world.core.maintenance.start()
     world.clock.advance(600)
-    await world.core.maintenance.tick()
+    await world.none(OTHER)  # before any duty is done: a claim takes back expired leases too
     assert (await world.jobs.complete(AGENT, lease.lease_id)).state == "succeeded"
 
 
@@ -536,3 +536,83 @@ async def test_agents_show_what_they_did(world: World) -> None:
     await world.jobs.fail(AGENT, failed.lease_id, "x")
     (row,) = await world.jobs.agents(ME)
     assert (row.agent, row.leased, row.succeeded, row.failed, row.holds) == ("worker/a", 2, 1, 1, ())
+
+
+@pytest.mark.parametrize("seconds", [1e12, float("inf"), -1.0, float("nan")])
+@pytest.mark.parametrize("verb", ["fail", "defer"])
+async def test_a_wait_out_of_all_bounds_is_brought_within_them(world: World, verb: str, seconds: float) -> None:
+    lease = await leased(world)
+    if verb == "fail":
+        job = await world.jobs.fail(AGENT, lease.lease_id, "x", retry_after=seconds)
+    else:
+        job = await world.jobs.defer(AGENT, lease.lease_id, seconds)
+    assert world.clock.now() <= job.run_at <= world.clock.now() + 366 * 86_400_000
+
+
+@pytest.mark.parametrize("percent", [-1, 101, 1e300, float("inf"), float("nan")])
+async def test_progress_out_of_bounds_is_refused(world: World, percent: float) -> None:
+    lease = await leased(world)
+    with pytest.raises(OakenError, match="percent"):
+        await world.jobs.heartbeat(AGENT, lease.lease_id, percent=percent, progress=True)
+    assert (await world.jobs.complete(AGENT, lease.lease_id)).state == "succeeded"
+
+
+async def test_a_refused_result_is_refused_again_when_it_is_repeated(world: World) -> None:
+    lease = await leased(world, "strict")
+    for _ in range(2):
+        with pytest.raises(ResultInvalid):
+            await world.jobs.complete(AGENT, lease.lease_id, {"n": "secret"})
+    assert (await world.job(lease.job.id)).state == "failed"
+
+
+async def test_a_repeated_answer_is_the_first_one_also_after_a_requeue_and_another_attempt(world: World) -> None:
+    lease = await leased(world)
+    first = await world.jobs.fail(AGENT, lease.lease_id, "boom", permanent=True)
+    world.clock.advance(5)
+    await world.jobs.requeue(ME, first.id)
+    await world.take(OTHER)
+    again = await world.jobs.fail(AGENT, lease.lease_id, "boom", permanent=True)
+    for column in ("state", "reason", "attempts", "epoch", "agent", "started_at", "finished_at", "last_error", "grade"):
+        assert getattr(again, column) == getattr(first, column), column
+
+
+async def test_the_grade_of_a_cancelled_job_counts_what_its_last_attempt_cost(world: World) -> None:
+    lease = await leased(world, budget_usd=1)
+    await world.jobs.cancel(ME, lease.job.id)
+    op = world.jobs.fail_op(AGENT, lease.lease_id, "stopped", usage=Usage(None, 5.0))
+    job = await world.jobs.finish(AGENT, op)
+    assert (job.state, job.cost_usd, job.grade) == ("cancelled", 5.0, "warn")
+
+
+async def test_an_agent_with_a_persons_token_learns_no_more_about_a_lease_than_about_the_job(world: World) -> None:
+    lease = await leased(world)
+    nosy = AGENT.__class__(AGENT.actor._replace(kind="user", id="nosy"), frozenset({"agent"}))
+    with pytest.raises(LeaseLost) as refused:
+        await world.jobs.heartbeat(nosy, f"{lease.job.id}-1-{'0' * 24}")
+    assert "worker" not in refused.value.message
+
+
+async def test_what_an_agent_does_counts_for_the_instance_that_leased_although_its_calls_do_not_name_it(
+    world: World,
+) -> None:
+    lease = await leased(world)
+    nameless = AGENT.__class__(AGENT.actor, AGENT.roles)
+    await world.jobs.heartbeat(nameless, lease.lease_id)
+    await world.jobs.complete(nameless, lease.lease_id)
+    assert [(row.agent, row.leased, row.succeeded) for row in await world.jobs.agents(ME)] == [("worker/a", 1, 1)]
+
+
+async def test_a_server_gives_leases_a_grace_at_its_start_although_a_runner_lives(world: World) -> None:
+    from oaken_jobs.core import Core
+
+    folder = world.core.store.path.parent  # type: ignore[attr-defined]
+    runner = Core.on_folder(folder, world.jobs.rules, "runner", world.clock)
+    await runner.open()
+    await runner.maintenance.start()
+    await world.add()
+    lease = await world.take(lease_seconds=4)
+    world.clock.advance(3.5)
+    await world.core.maintenance.start()
+    world.clock.advance(5)
+    assert (await world.jobs.complete(AGENT, lease.lease_id)).state == "succeeded"
+    await runner.close()

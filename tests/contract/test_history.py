@@ -281,3 +281,59 @@ async def test_a_triage_result_of_the_wrong_shape_is_refused(world: World) -> No
         with pytest.raises(ResultInvalid):
             await world.jobs.complete(AGENT, lease.lease_id, result)
     assert (await world.jobs.labels(ME, "s"))["machine"] == {}
+
+
+@pytest.mark.parametrize("name", ["runner", "oaken", "intake", "store"])
+async def test_a_token_named_like_the_system_itself_sees_nothing_of_its_jobs(world: World, name: str) -> None:
+    await world.add("intake", payload={"text": "SECRET"})
+    await runner(world).drain()
+    impostor = AGENT.__class__(AGENT.actor._replace(id=name), frozenset({"agent"}))
+    assert (await world.jobs.list(impostor, JobFilter())).jobs == []
+    assert await world.jobs.held(impostor) == []
+
+
+async def test_revoking_a_token_while_its_job_is_asked_to_stop_ends_the_job_properly(world: World) -> None:
+    await world.core.tokens.create(ME.actor, "worker", ["agent"])
+    job = await world.add()
+    await world.take()
+    await world.jobs.cancel(ME, job.id)
+    await world.core.tokens.revoke(ME.actor, "worker")
+    found = await world.job(job.id)
+    assert (found.state, found.cancelling, found.grade) == ("cancelled", 0, "note")
+
+
+async def test_a_token_revoked_by_another_process_leases_nothing_more(world: World) -> None:
+    from oaken_jobs.core import Core
+
+    _, secret = await world.core.tokens.create(ME.actor, "bob", ["agent"])
+    who = await world.core.tokens.authenticate(secret, "http")
+    await world.add()
+    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    await other.open()
+    await other.tokens.revoke(ME.actor, "bob")
+    assert await world.jobs.lease(who) == [], "let in by what this process remembered"
+    world.clock.advance(1)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        await world.core.tokens.authenticate(secret, "http")
+    await other.close()
+
+
+async def test_a_token_made_by_another_process_is_taken_at_once(world: World) -> None:
+    from oaken_jobs.core import Core
+
+    _, first = await world.core.tokens.create(ME.actor, "first", ["agent"])
+    await world.core.tokens.authenticate(first, "http")
+    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    await other.open()
+    _, second = await other.tokens.create(ME.actor, "second", ["agent"])
+    world.clock.advance(0.05)
+    assert (await world.core.tokens.authenticate(second, "http")).name == "second"
+    await other.close()
+
+
+async def test_one_claim_hands_out_no_more_than_an_answer_may_carry(world: World) -> None:
+    for _ in range(20):
+        await world.add(payload={"t": "x" * 1_000_000})
+    first = await world.jobs.lease(AGENT, max=20)
+    assert 10 <= len(first) < 20
+    assert len(first) + len(await world.jobs.lease(AGENT, max=20)) == 20

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden
 from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.base import JobFilter
 from tests.contract.world import AGENT, ME, OTHER, RUNNER, TWIN, VIEWER, World, until
 
@@ -195,6 +197,25 @@ async def test_the_longest_waiting_request_is_served_first_and_one_job_wakes_one
         (lease,) = await asyncio.wait_for(waiting[n], 5)
         assert (lease.job.id, lease.job.agent) == (job.id, f"agent-{n}")
         assert sum(w.done() for w in waiting) == n + 1
+
+
+@pytest.mark.parametrize("kinds", [None, ["work"]])
+async def test_a_newcomer_does_not_overtake_who_waited_longer_for_what_another_process_added(
+    world: World, kinds: list[str] | None
+) -> None:
+    world.core.follower.foreign = lambda: None  # this process has not noticed yet
+    waiting = asyncio.ensure_future(world.jobs.lease(AGENT, wait_seconds=60))
+    await until(lambda: bool(world.core.dispatch._waiters))
+    await world.add("other")
+    await waiting
+    waiting = asyncio.ensure_future(world.jobs.lease(AGENT, wait_seconds=60))
+    await until(lambda: any(w.asked for w in world.core.dispatch._waiters))
+    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    await other.open()
+    await other.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    await other.close()
+    assert await world.jobs.lease(OTHER, kinds=kinds) == []
+    assert [lease.job.kind for lease in await asyncio.wait_for(waiting, 5)] == ["work"]
 
 
 async def test_a_caller_that_has_gone_keeps_no_job(world: World) -> None:

@@ -84,6 +84,8 @@ class Beat:
     progress: bool = False
     percent: int | None = None
     message: str | None = None
+    may_read: bool = False
+    """The caller may read any job, and be told who holds it."""
 
 
 class Beaten(NamedTuple):
@@ -284,6 +286,9 @@ class Store(Protocol):
     """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
 
     rules: Rules
+    steady: bool
+    """Set while somebody writes every second: a longer silence then means that this process stood still, and with it every
+    heartbeat to it."""
 
     async def open(self) -> None:
         """Opens it, creating or migrating its tables. Raises `ConfigError` for one of a newer program."""

@@ -24,11 +24,13 @@ class RowCache:
         self.payloads: dict[int, str] = {}
         self._version: int | None = None
 
-    def valid_for(self, data_version: int) -> None:
-        """Empties it if another connection has committed since the last call."""
-        if data_version != self._version:
-            self.clear()
-            self._version = data_version
+    def valid_for(self, data_version: int) -> bool:
+        """Whether nobody else has committed since the last call; empties it if somebody has."""
+        if data_version == self._version:
+            return True
+        self.clear()
+        self._version = data_version
+        return False
 
     def clear(self) -> None:
         self.jobs.clear()

@@ -71,7 +71,8 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
         add("(" + " or ".join(f"j.{f} like ? escape '\\'" for f in fields) + ")", *([like] * len(fields)))
     if where.concerns is not None:
         add(
-            "(j.actor_id = ? or j.holder = ? or exists (select 1 from attempts a where a.job_id = j.id and a.holder = ?))",
+            "((j.actor_id = ? and j.actor_kind <> 'system') or j.holder = ? "
+            "or exists (select 1 from attempts a where a.job_id = j.id and a.holder = ?))",
             *([where.concerns] * 3),
         )
     text = f" where {' and '.join(clauses)}" if clauses else ""
@@ -113,7 +114,7 @@ def activity_head(db: Database) -> int:
 
 def concerns(db: Database, job_id: int, principal: str) -> bool:
     row = db.execute(
-        "select 1 from jobs where id = ?1 and (actor_id = ?2 or holder = ?2) "
+        "select 1 from jobs where id = ?1 and ((actor_id = ?2 and actor_kind <> 'system') or holder = ?2) "
         "union all select 1 from attempts where job_id = ?1 and holder = ?2 limit 1",
         (job_id, principal),
     ).fetchall()

@@ -24,6 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 2
+STALL_SECONDS = 6.0
+"""A store that is written to every second and was not for so long stood still, with its whole process."""
 JUMP_MS = 2000
 """A wall clock that moved by so much more or less than time passed has jumped, or the machine has slept."""
 
@@ -37,12 +39,16 @@ class SqliteStore:
         self._clock = clock
         self._writer: Connection | None = None
         self._watcher: Connection | None = None
+        self._quick: Connection | None = None
+        """For what is found by a key, so that it does not wait behind lists and counts."""
         self._readers: list[Connection] = []
         self._free: asyncio.Queue[Connection] = asyncio.Queue()
         self._version = 0
         self._known_kinds: set[str] = set()
         self._cache = RowCache()
         self._offset = self._wall_offset()
+        self._written_at = clock.monotonic()
+        self.steady = False
 
     async def open(self) -> None:
         try:
@@ -58,6 +64,7 @@ class SqliteStore:
             self._known_kinds = await self._writer.run(reads.leased_kinds)
             self._watcher = await connect(self.path, readonly=True)
             self._version = await self._watcher.run(reads.data_version)
+            self._quick = await connect(self.path, readonly=True)
             for _ in range(READERS):
                 reader = await connect(self.path, readonly=True)
                 self._readers.append(reader)
@@ -73,8 +80,8 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        open_ones = [c for c in (self._watcher, *self._readers, self._writer) if c is not None]
-        self._writer = self._watcher = None
+        open_ones = [c for c in (self._watcher, self._quick, *self._readers, self._writer) if c is not None]
+        self._writer = self._watcher = self._quick = None
         self._readers = []
         for connection in open_ones:
             await connection.close()
@@ -88,15 +95,23 @@ class SqliteStore:
             raise _unavailable(error) from None
 
     def _write(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
-        """On the writer's thread. After a jump of the clock the group is preceded by a grace for all running leases, or the
-        first claim would take them from healthy workers."""
-        offset = self._wall_offset()
-        if abs(offset - self._offset) <= JUMP_MS:
-            return self._write_group(database, ops)
-        log.warning("the clock jumped by %.0f s; running leases are given a grace", (offset - self._offset) / 1000)
-        replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])
-        self._offset = offset
-        return replies[1:]
+        """On the writer's thread. After a jump of the clock, or where this process stood still, the group is preceded by a
+        grace for all running leases, or the first claim or sweep would take them from healthy workers."""
+        offset, now = self._wall_offset(), self._clock.monotonic()
+        jump, silence = abs(offset - self._offset) > JUMP_MS, now - self._written_at
+        stalled = self.steady and silence > STALL_SECONDS
+        if not jump and not stalled:
+            replies = self._write_group(database, ops)
+        else:
+            what = (
+                f"the clock jumped by {(offset - self._offset) / 1000:.0f} s"
+                if jump
+                else f"stood still for {silence:.0f} s"
+            )
+            log.warning("%s; running leases are given a grace", what)
+            replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])[1:]
+        self._offset, self._written_at = offset, self._clock.monotonic()
+        return replies
 
     def _wall_offset(self) -> float:
         """Wall time less monotonic time, in milliseconds: constant but for jumps."""
@@ -108,8 +123,8 @@ class SqliteStore:
         try:
             # Only now: an expired lease must not look alive because this transaction waited for the lock.
             now = self._clock.now()
-            self._cache.valid_for(reads.data_version(database))
-            work = Transaction(database, now, self.rules, self._known_kinds, self._cache)
+            foreign = not self._cache.valid_for(reads.data_version(database))
+            work = Transaction(database, now, self.rules, self._known_kinds, self._cache, foreign=foreign)
             replies = work.apply(ops)
             new_kinds = work.new_kinds
         except BaseException as error:
@@ -170,8 +185,16 @@ class SqliteStore:
         finally:
             self._free.put_nowait(reader)
 
+    async def _find(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._quick is None:
+            raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+        try:
+            return await self._quick.run(function, *args, **kwargs)
+        except OperationalError as error:
+            raise _unavailable(error) from None
+
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
-        return await self._read(reads.jobs, ids)
+        return await self._find(reads.jobs, ids)
 
     async def payloads(self, ids: Sequence[int]) -> dict[int, str]:
         return await self._read(reads.bodies, "payloads", ids)
@@ -183,22 +206,22 @@ class SqliteStore:
         return await self._read(reads.list_jobs, where, before, limit)
 
     async def attempts(self, job_id: int) -> list[Attempt]:
-        return await self._read(reads.attempts, job_id)
+        return await self._find(reads.attempts, job_id)
 
     async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
-        return await self._read(reads.progress, job_id, limit)
+        return await self._find(reads.progress, job_id, limit)
 
     async def activity(self, after: int, limit: int, verbs: frozenset[str] | None = None) -> list[Activity]:
-        return await self._read(reads.activity, after, limit, verbs)
+        return await self._find(reads.activity, after, limit, verbs)
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
-        return await self._read(reads.activity_of, job_id, limit)
+        return await self._find(reads.activity_of, job_id, limit)
 
     async def activity_head(self) -> int:
-        return await self._read(reads.activity_head)
+        return await self._find(reads.activity_head)
 
     async def concerns(self, job_id: int, principal: str) -> bool:
-        return await self._read(reads.concerns, job_id, principal)
+        return await self._find(reads.concerns, job_id, principal)
 
     async def held(self, holder: str) -> list[Job]:
         return await self._read(reads.held, holder)
@@ -207,19 +230,19 @@ class SqliteStore:
         return await self._read(reads.counts)
 
     async def paused(self) -> set[str]:
-        return await self._read(reads.paused)
+        return await self._find(reads.paused)
 
     async def agents(self) -> list[AgentRow]:
         return await self._read(reads.agents)
 
     async def leased_kinds(self) -> set[str]:
-        return await self._read(reads.leased_kinds)
+        return await self._find(reads.leased_kinds)
 
     async def labels(self, subject: str) -> dict[str, dict[str, str]]:
-        return await self._read(reads.labels, subject)
+        return await self._find(reads.labels, subject)
 
     async def tokens(self) -> list[TokenRow]:
-        return await self._read(reads.tokens)
+        return await self._find(reads.tokens)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         return await self._read(reads.documents, ids)

@@ -58,6 +58,8 @@ from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.records import Administration, administer, keep, stored
 from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, INSERT_JOB, INSERT_PAYLOAD, Unit, json_array
 
+CLAIM_CHARACTERS = 16 << 20
+"""Payload that one claim hands out at most; who wants more asks again."""
 _DUE_SWEEPS_IN_CLAIM = 200
 """Expired leases that a claim takes back before it hands out; the sweep does the rest."""
 _REFUSALS_IN_CLAIM = 100
@@ -86,14 +88,27 @@ _STAGES: dict[type, int] = {
 class Transaction:
     """The work on one group between BEGIN and COMMIT. `now` was read inside it."""
 
-    def __init__(self, database: Database, now: int, rules: Rules, known_kinds: set[str], cache: RowCache) -> None:
+    def __init__(
+        self,
+        database: Database,
+        now: int,
+        rules: Rules,
+        known_kinds: set[str],
+        cache: RowCache,
+        *,
+        foreign: bool = False,
+    ) -> None:
+        """`foreign` says that another process may have made anything runnable since the last transaction of this one."""
         self._unit = Unit(database, now, rules, cache)
+        self._unit.all_touched = foreign
         self._now = now
         self._rules = rules
         self._known_kinds = known_kinds
         self.new_kinds: set[str] = set()
         """Kinds leased for the first time: the caller adds them to `known_kinds` once this is committed."""
         self._spawned: list[Enqueue] = []
+        self._tokens: dict[str, bool] = {}
+        """Whether the token of a holder bars it, for those that were looked at."""
         self._more = False
         """A claim failed unfit jobs and stopped short of what was there."""
 
@@ -167,7 +182,7 @@ class Transaction:
                     usage.produced_by if usage else None,
                     op.verb,
                     op.body_hash(),
-                    move.answer(),
+                    move.answer(after),
                 )
             )
         if move.result_text is not None:
@@ -197,23 +212,21 @@ class Transaction:
         again = moves.repeat(attempt, job, op)
         if again is not None:
             return again
-        return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder))
+        return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job))
 
-    def _may_read(self, job: Job | None, actor: Actor, holder: str) -> bool:
-        """Whether an agent that lost a lease may be told who holds the job: it enqueued it, or held it once."""
-        if job is None or actor.kind != "agent":
+    def _may_read(self, op: Finish | Beat, job: Job | None) -> bool:
+        """Whether a caller that does not hold the lease may be told who does: it reads all jobs, enqueued this one, or held it."""
+        if job is None or op.may_read or op.holder == job.holder:
             return True
-        return holder in (job.actor_id, job.holder) or (
-            self._unit.db.execute("select 1 from attempts where job_id = ? and holder = ?", (job.id, holder)).fetchone()
-            is not None
-        )
+        if job.actor_kind != "system" and job.actor_id == op.holder:
+            return True
+        held = "select 1 from attempts where job_id = ? and holder = ?"
+        return self._unit.db.execute(held, (job.id, op.holder)).fetchone() is not None
 
     def _beat(self, op: Beat) -> Reply:
         job = self._unit.jobs.get(op.ref.job_id)
         if not moves.holds(job, op.ref, op.holder, self._now):
-            return moves.lease_lost(
-                job, op.ref, op.holder, self._now, may_read=self._may_read(job, op.actor, op.holder)
-            )
+            return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job))
         assert job is not None
         lease_ms = op.lease_ms or job.lease_ms or 0
         expires = self._now + lease_ms
@@ -409,12 +422,12 @@ class Transaction:
         while at < len(wants):
             # Requests with the same filter that stand one behind the other are served by one pick.
             filter = wants[at].filter
-            if not wants[at].fresh and not self._worth_a_pick(wants[at]):
+            if self._barred(wants[at]) or (not wants[at].fresh and not self._worth_a_pick(wants[at])):
                 leases.append([])
                 at += 1
                 continue
             end = at + 1
-            while end < len(wants) and wants[end].filter == filter:
+            while end < len(wants) and wants[end].filter == filter and not self._barred(wants[end]):
                 end += 1
             run = wants[at:end]
             at = end
@@ -429,6 +442,17 @@ class Transaction:
             return Claimed(leases, self._now)
         return Claimed(leases, self._next_at(short) if short else None)
 
+    def _barred(self, want: Want) -> bool:
+        """Whether the token behind a request was revoked or has expired since the request was let in."""
+        barred = self._tokens.get(want.holder)
+        if barred is None:
+            row = self._unit.db.execute(
+                "select revoked_at, expires_at from tokens where name = ?", (want.holder,)
+            ).fetchone()
+            barred = row is not None and (row[0] is not None or (row[1] is not None and row[1] <= self._now))
+            self._tokens[want.holder] = barred
+        return barred
+
     def _worth_a_pick(self, want: Want) -> bool:
         """Whether this group made something runnable that a request asked before might get."""
         if self._unit.all_touched or want.kinds is None:
@@ -441,6 +465,7 @@ class Transaction:
             lanes = claim.lanes(self._unit.db, _filter(want))
             found = claim.pick(self._unit.db, lanes, total - len(ids), self._rules.caps, self._now)
             self._unit.load_with_payloads(found)
+            found = self._within_bounds(found, ids)
             fit = [job_id for job_id in found if not self._refused(self._unit.jobs[job_id])]
             ids += fit
             if len(fit) == len(found):
@@ -450,6 +475,16 @@ class Transaction:
                 self._more = True
                 break  # hand out what there is; what is still wanted is asked for again at once
         return ids
+
+    def _within_bounds(self, found: list[int], ids: list[int]) -> list[int]:
+        """As many of the jobs found as one answer may carry; at least one."""
+        room = CLAIM_CHARACTERS - sum(len(self._unit.payloads[job_id]) for job_id in ids)
+        for count, job_id in enumerate(found):
+            room -= len(self._unit.payloads[job_id])
+            if room < 0 and (count or ids):
+                self._more = True
+                return found[:count]
+        return found
 
     def _refused(self, job: Job) -> bool:
         """Whether the job had to be failed because its payload does not fit its kind any more."""
