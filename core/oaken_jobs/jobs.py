@@ -297,8 +297,18 @@ class Jobs:
             setting="[jobs] max_result_bytes",
             error=ResultInvalid,
         )
-        return self._finish(
-            who, lease_id, "complete", result=value, result_text=text, usage=usage, strict=strict, effects=effects
+        auth.require(who, "lease")
+        return Finish(
+            _ref(lease_id),
+            who.holder,
+            who.actor,
+            "complete",
+            value,
+            text,
+            usage,
+            strict=strict,
+            effects=effects,
+            may_read=auth.may(who, "read"),
         )
 
     def fail_op(
@@ -354,7 +364,9 @@ class Jobs:
         self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None
     ) -> Job:
         """`complete_op`, carried out."""
-        return await self.finish(who, self.complete_op(who, lease_id, result, usage))
+        job: Job = await self._commit.submit(self.complete_op(who, lease_id, result, usage))
+        self._count(who, job)
+        return job
 
     async def fail(
         self, who: Principal, lease_id: str, error: str, *, permanent: bool = False, retry_after: float | None = None

@@ -16,8 +16,8 @@ from oaken_jobs.store.sqlite.driver import Database
 
 Row = Sequence[Any]
 
-_SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Rows in one statement: few sizes, so that the statements stay prepared."""
+_SIZES = (*range(256, 64, -32), *range(64, 16, -8), *range(16, 0, -1))
+"""Rows in one statement: fine enough that a group takes two or three, few enough that the statements stay prepared."""
 
 
 def insert(database: Database, into: str, width: int, rows: Sequence[Row]) -> None:
