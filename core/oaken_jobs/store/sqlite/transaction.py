@@ -16,7 +16,6 @@ from oaken_jobs.errors import Conflict, Forbidden, NotFound, OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import (
     DEFAULT_WORKSPACE,
-    ENQUEUED,
     PRIORITIES,
     SYSTEM,
     Actor,
@@ -52,11 +51,11 @@ from oaken_jobs.store.base import (
     Unregister,
     Want,
 )
-from oaken_jobs.store.sqlite import claim, rows
+from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.records import Administration, administer, keep, stored
-from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, INSERT_JOB, INSERT_PAYLOAD, Unit, json_array
+from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, Unit, json_array
 
 CLAIM_CHARACTERS = 16 << 20
 """Payload that one claim hands out at most; who wants more asks again."""
@@ -313,7 +312,6 @@ class Transaction:
         row = self._unit.db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
         next_id = (row[0] if row else 0) + 1
         jobs: list[Job] = []
-        bodies: list[tuple[int, str]] = []
         by_key: dict[str, Job] = {}
         by_target: dict[tuple[str, str], Job] = {}
         replies: list[Reply] = []
@@ -366,7 +364,6 @@ class Transaction:
             next_id += 1
             self._unit.touched.add(job.kind)
             jobs.append(job)
-            bodies.append((job.id, new.payload))
             if new.dedupe_key is not None:
                 by_key[new.dedupe_key] = job
             if new.target is not None:
@@ -376,8 +373,7 @@ class Transaction:
             self._unit.note("job_state_changed", "enqueue", None, job, op.actor)
             replies.append(Enqueued(job, True))
         if jobs:
-            rows.insert(self._unit.db, INSERT_JOB, ENQUEUED, [job[:ENQUEUED] for job in jobs])
-            rows.insert(self._unit.db, INSERT_PAYLOAD, 2, bodies)
+            self._unit.add(jobs)
         return replies
 
     def _check_parent(self, op: Enqueue) -> None:

@@ -27,12 +27,11 @@ ACTIVITY_COLUMNS = ", ".join(Activity._fields)
 
 JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
 PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
-INSERT_JOB = f"insert into jobs ({', '.join(Job._fields[:ENQUEUED])})"
-INSERT_PAYLOAD = "insert into payloads (job_id, body)"
-_INSERT_RESULT = "insert or replace into results (job_id, body)"
-_INSERT_ACTIVITY = f"insert into activity ({', '.join(Activity._fields[1:])})"
-_INSERT_ATTEMPT = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at)"
-_INSERT_PROGRESS = "insert into progress (job_id, at, percent, message, epoch)"
+_JOB = Job._fields[:ENQUEUED]
+_BODY = ("job_id", "body")
+_ACTIVITY = Activity._fields[1:]
+_BEGUN = ("job_id", "epoch", "attempt", "agent", "holder", "nonce", "started_at")
+_PROGRESS = ("job_id", "at", "percent", "message", "epoch")
 _ATTEMPT_KEY = ("job_id", "epoch")
 _ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
 
@@ -68,6 +67,11 @@ class Unit:
         if job is None:
             raise NotFound(f"There is no job {job_id}. See the list of jobs for the ids there are.", job_id=job_id)
         return job
+
+    def add(self, jobs: list[Job]) -> None:
+        """Inserts new jobs with their payloads."""
+        rows.insert(self.db, "insert into jobs", _JOB, [job[:ENQUEUED] for job in jobs])
+        rows.insert(self.db, "insert into payloads", _BODY, [(job.id, self.payloads[job.id]) for job in jobs])
 
     def load(self, ids: Iterable[int]) -> None:
         """Brings these jobs into memory, where they exist."""
@@ -150,19 +154,19 @@ class Unit:
                 rows.update(db, "jobs", ("id",), columns, values)
             self.changes = {}
         if self.begun:
-            rows.insert(db, _INSERT_ATTEMPT, 7, self.begun)
+            rows.insert(db, "insert into attempts", _BEGUN, self.begun)
             self.begun = []
         if self.ended:
             rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
             self.ended = []
         if self.results:
-            rows.insert(db, _INSERT_RESULT, 2, self.results)
+            rows.insert(db, "insert or replace into results", _BODY, self.results)
             self.results = []
         if self.progress:
-            rows.insert(db, _INSERT_PROGRESS, 5, self.progress)
+            rows.insert(db, "insert into progress", _PROGRESS, self.progress)
             self.progress = []
         if self.activity:
-            rows.insert(db, _INSERT_ACTIVITY, len(Activity._fields) - 1, self.activity)
+            rows.insert(db, "insert into activity", _ACTIVITY, self.activity)
             self.activity = []
 
     def forget(self) -> None:
