@@ -28,6 +28,8 @@ test: lint
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.claim
+	$(BIN)/python -m benchmarks.wake
+	$(BIN)/python -m benchmarks.contention
 
 clean:
 	rm -rf .venv
