@@ -31,7 +31,7 @@ class Spy:
         return self.real.execute("select a, b, c from t order by id").fetchall()
 
 
-@given(st.lists(st.tuples(VALUE, VALUE, VALUE), max_size=40))
+@given(st.lists(st.tuples(st.integers(-5, 5), VALUE, VALUE), max_size=40))
 def test_rows_are_inserted_in_their_order_with_their_nulls(given_rows: list[tuple[Any, ...]]) -> None:
     spy = Spy()
     rows.insert(spy, "insert into t", COLUMNS, given_rows)  # type: ignore[arg-type]
