@@ -30,8 +30,14 @@ HOT: dict[str, tuple[str, Any]] = {
     "next expiry": (claim.NEXT_EXPIRY, ()),
     "jobs by id": (unit.JOBS_BY_ID, ("[1,2,3]",)),
     "payloads by id": (unit.PAYLOADS_BY_ID, ("[1,2,3]",)),
-    "update of jobs": (rows._update("jobs", ("id",), ("state", "run_at"), (False, False, False), 4), [1, "queued", NOW] * 4),
-    "end of attempts": (rows._update("attempts", ("job_id", "epoch"), ("outcome",), (False, False, False), 4), [1, 1, "lost"] * 4),
+    "update of jobs": (
+        rows._update("jobs", ("id",), ("state", "run_at"), (False, False, False), 4),
+        [1, "queued", NOW] * 4,
+    ),
+    "end of attempts": (
+        rows._update("attempts", ("job_id", "epoch"), ("outcome",), (False, False, False), 4),
+        [1, 1, "lost"] * 4,
+    ),
     "dedupe": (
         "select id from jobs where workspace = ? and dedupe_key = ? and state in ('queued', 'running')",
         ("default", "k"),
