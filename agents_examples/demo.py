@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from typing import Any
 
 from mcp import Client as McpClient
 from mcp import StdioServerParameters, stdio_client
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -37,7 +37,7 @@ LEASE_SECONDS = 2
 PATIENCE = 120
 """Seconds until the demo gives up on something."""
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
 
 
 class DemoError(Exception):
@@ -114,7 +114,7 @@ async def until(what: str, condition: Any) -> Any:
 
 async def take_in(client: Client, paths: list[Path], base: Path) -> list[dict[str, Any]]:
     """Enqueues an intake for each document."""
-    console.print(f"Taking in {len(paths)} documents from {base}")
+    console.print(f"Taking in {len(paths)} documents from {base}; 4 jobs a document: intake, store, embed, triage")
     jobs: list[dict[str, Any]] = []
     for path in paths:
         text = path.read_text("utf-8", errors="replace")
@@ -178,7 +178,10 @@ async def show(client: Client, jobs: list[dict[str, Any]]) -> None:
         found = await client.subject(subject)
         labels[subject] = found["labels"]["machine"]
         sources[subject] = ", ".join(found["document"]["sources"])
-    table = Table("document", "topic", "grade", "nearest neighbour", "likeness", "jobs", expand=False)
+    table = Table("document", "topic", "grade", "nearest neighbour", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[1].no_wrap = True
     for job in sorted(embedded, key=lambda job: sources[job["subject"]]):
         subject = job["subject"]
         others = [(similarity(vectors[subject], vectors[other]), other) for other in vectors if other != subject]
@@ -187,11 +190,9 @@ async def show(client: Client, jobs: list[dict[str, Any]]) -> None:
         color = {"ok": "green", "note": "blue", "warn": "yellow", "bad": "red"}[grade]
         table.add_row(
             sources[subject],
-            labels[subject].get("topic", ""),
+            f"{labels[subject].get('confidence', '')} {labels[subject].get('topic', '')}",
             f"[{color}]{grade}",
-            sources.get(other, "—"),
-            f"{near:.2f}" if other else "",
-            f"{job['id']}, {triaged[subject]['id']}",
+            f"{near:.2f} {sources[other]}" if other else "—",
         )
     console.print(table)
 
@@ -279,14 +280,15 @@ async def run(documents: Path | None, data_dir: Path) -> None:
             console.print(f"Job {', '.join(map(str, lost))} was finished by embedder/second after its lease ran out")
             await show(client, jobs)
             await ask_through_mcp(environment, data_dir, lost[0])
-            console.print(f"All {len(jobs)} jobs succeeded; the server was {url}. `oaken serve` starts one to keep.")
+            console.print(
+                f"All {len(jobs)} jobs succeeded. The server at {url} was stopped; `oaken serve` starts one to keep."
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, help="a folder with documents (default: the project's own Markdown)")
     options = parser.parse_args()
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # the model's package turns everyone's logging on
     with tempfile.TemporaryDirectory(prefix="oaken-demo-") as folder:
         try:
             asyncio.run(run(options.docs.resolve() if options.docs else None, Path(folder)))

@@ -2,6 +2,7 @@
 
 The model is the one inside the wheel of `wordllama`; nothing is downloaded.
 
+    umask 077
     oaken token create embedder --role agent > embedder.token
     OAKEN_TOKEN=$(cat embedder.token) python -m agents_examples.embed_agent http://127.0.0.1:8787
 """
@@ -9,9 +10,12 @@ The model is the one inside the wheel of `wordllama`; nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import logging
 
 from agents_examples.model import MODEL, embed
 from oaken_swarm import JobContext, Worker
+
+log = logging.getLogger("oaken.embed_agent")
 
 
 def main() -> None:
@@ -27,6 +31,7 @@ def main() -> None:
     @worker.batch_handler("embed", max=options.batch, linger=0.05)
     def embed_many(jobs: list[JobContext]) -> list[dict[str, object]]:  # pyright: ignore[reportUnusedFunction]
         vectors = embed([job.payload["text"] for job in jobs])
+        log.info("embedded %d texts: jobs %s", len(jobs), ", ".join(str(job.id) for job in jobs))
         return [{"model": MODEL, "vector": vector} for vector in vectors]
 
     worker.run()

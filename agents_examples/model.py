@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import wordllama
+
+# The model's package turns everyone's logging on; one line for each HTTP call would be too much.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 MODEL = "wordllama-l2-256"
 

@@ -1,5 +1,6 @@
 """Labels text without training: compares it with a sentence that describes each label, by the same model as `embed_agent`.
 
+umask 077
 oaken token create triager --role agent > triager.token
 OAKEN_TOKEN=$(cat triager.token) python -m agents_examples.triage_agent http://127.0.0.1:8787
 """
@@ -7,9 +8,12 @@ OAKEN_TOKEN=$(cat triager.token) python -m agents_examples.triage_agent http://1
 from __future__ import annotations
 
 import argparse
+import logging
 
 from agents_examples.model import embed, similarity
 from oaken_swarm import JobContext, Worker
+
+log = logging.getLogger("oaken.triage_agent")
 
 TOPICS = {
     "install": "how to install, set up, build and run the program; commands, dependencies, first steps",
@@ -40,7 +44,9 @@ def main() -> None:
         (vector,) = embed([f"{job.payload.get('title') or ''}\n{job.payload['text'][:CHARACTERS]}"])
         likeness = [similarity(vector, other) for other in described]
         best = max(range(len(likeness)), key=likeness.__getitem__)
-        return {"labels": {"topic": list(TOPICS)[best], "confidence": f"{likeness[best]:.2f}"}}
+        topic, confidence = list(TOPICS)[best], f"{likeness[best]:.2f}"
+        log.info("job %d is about %s (%s)", job.id, topic, confidence)
+        return {"labels": {"topic": topic, "confidence": confidence}}
 
     worker.run()
 

@@ -16,9 +16,10 @@ import httpx2
 
 from oaken_jobs import config, pipeline
 from oaken_jobs.core import Core
+from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
 from oaken_swarm.app import App
-from oaken_swarm.client import Client
+from oaken_swarm.client import NO_TOKEN, Client
 
 T = TypeVar("T")
 
@@ -50,12 +51,20 @@ async def connected(data_dir: Path | None) -> AsyncGenerator[Client]:
     settings = config.load(data_dir)
     if settings.url is not None and data_dir is None:
         async with Client(settings.url, settings.token) as client:
+            if not client.has_token:
+                raise Unauthenticated(f"OAKEN_URL is set ({client.url}), OAKEN_TOKEN is not. {NO_TOKEN}")
             yield client
         return
     async with core_on(data_dir) as core:
         app = App(core, settings.server, local=local_principal())
         async with Client("http://127.0.0.1", transport=httpx2.ASGITransport(app)) as client:
             yield client
+
+
+def place(data_dir: Path | None) -> str:
+    """What commands talk to, for people: the URL or the folder."""
+    settings = config.load(data_dir)
+    return settings.url if settings.url is not None and data_dir is None else str(settings.data_dir)
 
 
 def call(data_dir: Path | None, act: Callable[[Client], Awaitable[T]]) -> T:

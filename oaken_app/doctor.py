@@ -56,6 +56,8 @@ async def _examine(data_dir: Path | None, quick: bool) -> list[Finding]:
         Finding("ok", f"Oaken {__version__}, Python {sys.version.split()[0]}"),
         Finding("ok", f"settings: {settings.file or 'defaults, there is no config.toml'}"),
     ]
+    if settings.url is not None:
+        findings.append(Finding("warn", f"OAKEN_URL is set but not used here: this looks at {settings.data_dir}"))
     danger = driver.unsafe_version()
     findings.append(Finding("bad", danger) if danger else Finding("ok", f"SQLite {driver.version()}"))
     existed = (settings.data_dir / DATABASE).exists()
@@ -74,11 +76,12 @@ async def _examine(data_dir: Path | None, quick: bool) -> list[Finding]:
 
 
 def _permissions(folder: Path) -> list[Finding]:
-    open_to_others = [
-        path
-        for path in (folder / DATABASE, folder / "config.toml")
-        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
-    ]
+    def is_open(path: Path) -> bool:
+        return path.exists() and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+    open_to_others = [path for path in (folder / DATABASE,) if is_open(path)]
+    # Nobody reads a file in a folder that is closed to them; the database is to be safe when it is moved as well.
+    open_to_others += [path for path in (folder / "config.toml",) if is_open(path) and is_open(folder)]
     return [Finding("warn", f"{path} can be read by others; `chmod 600` it") for path in open_to_others]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from oaken_app.backend import call
+from oaken_app.backend import call, place
 from oaken_app.options import DataDir, Json
-from oaken_app.show import JOB_COLUMNS, ago, as_json, job_card, job_rows, line, table
+from oaken_app.show import ago, as_json, job_card, job_table, line, table
 from oaken_jobs import jsontext
-from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_jobs.errors import BadJson, InvalidRequest, OakenError
 from oaken_swarm.client import Client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
@@ -35,7 +36,15 @@ def _payload(text: str | None) -> dict[str, Any]:
             raw = text.encode("utf-8", "surrogateescape")
     except OSError as error:
         raise InvalidRequest(f"--payload {text}: {error.strerror or error}.") from None
-    value = jsontext.parse(raw)
+    try:
+        value = jsontext.parse(raw)
+    except BadJson as error:
+        if not error.message.startswith("Not JSON: "):
+            raise InvalidRequest(f"--payload: {error.message}") from None
+        told = error.message.removeprefix("Not JSON: ")
+        raise InvalidRequest(
+            f'--payload is not JSON: {told} Texts and keys need double quotes: \'{{"text": "hello"}}\'.'
+        ) from None
     if not isinstance(value, dict):
         raise InvalidRequest('--payload must be a JSON object, for instance \'{"text": "hello"}\'.')
     return value  # pyright: ignore[reportUnknownVariableType]
@@ -48,7 +57,9 @@ def enqueue(
     subject: Annotated[str | None, typer.Option(help="What it is about, for instance note:17.")] = None,
     target: Annotated[str | None, typer.Option(help="One live job of a kind for each target.")] = None,
     dedupe_key: Annotated[str | None, typer.Option(help="While a job with this key lives, no second one.")] = None,
-    priority: Annotated[str | None, typer.Option(help="0 to 1000, or user (100), ingest (50), backfill (10).")] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="0 to 1000, the higher first; or user (100), ingest (50), backfill (10).")
+    ] = None,
     delay_seconds: Annotated[float | None, typer.Option("--delay-seconds", "--delay", help="Run it later.")] = None,
     run_at: Annotated[str | None, typer.Option(help="Run it then: 2030-01-31T12:00:00Z.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
@@ -64,7 +75,7 @@ def enqueue(
         "subject": subject,
         "target": target,
         "dedupe_key": dedupe_key,
-        "priority": int(priority) if priority is not None and priority.lstrip("-").isdigit() else priority,
+        "priority": int(priority) if priority is not None and re.fullmatch("-?[0-9]{1,9}", priority) else priority,
         "delay_seconds": delay_seconds,
         "run_at": run_at,
         "max_attempts": max_attempts,
@@ -86,7 +97,7 @@ def enqueue(
         + f" on {job['queue']}."
     )
     if "warning" in told:
-        typer.echo(f"oaken: {told['warning']}", err=True)
+        typer.echo(f"Note: no agent has leased a {job['kind']} job yet; this one waits until one does.", err=True)
 
 
 @app.command()
@@ -133,7 +144,7 @@ def list_jobs(
     if json:
         as_json(page)
         return
-    table(JOB_COLUMNS, job_rows(page["jobs"]), "No jobs match. `oaken job enqueue KIND` adds one.")
+    job_table(page["jobs"], f"No jobs match in {place(data_dir)}. `oaken job enqueue KIND` adds one.")
     if page["next_cursor"]:
         line(f"There are more: --cursor {page['next_cursor']}")
 
@@ -158,8 +169,11 @@ def wait(
                 return told
 
     told = call(data_dir, act)
-    as_json(told) if json else table(JOB_COLUMNS, job_rows(told["jobs"]), "")
+    as_json(told) if json else job_table(told["jobs"], "")
     if not told["final"]:
+        for job in told["jobs"]:
+            if job["finished_at"] is None:
+                typer.echo(f"oaken: job {job['id']} is still {job['state']} after {seconds:g} s", err=True)
         raise typer.Exit(3)
     if any(job["state"] != "succeeded" for job in told["jobs"]):
         raise typer.Exit(1)
@@ -237,4 +251,29 @@ def attempts(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
         (a["epoch"], a["attempt"], a["agent"], ago(a["started_at"]), a["outcome"] or "running", a["error"])
         for a in told["attempts"]
     ]
-    table(("epoch", "attempt", "agent", "started", "outcome", "error"), rows, f"Job {job_id} was never leased.")
+    table(
+        ("epoch", "try", "agent", "started", "outcome", "error"),
+        rows,
+        f"Job {job_id} was never leased.",
+        shrink={"error": 16, "agent": 10},
+        drop=("agent", "error"),
+    )
+
+
+@app.command()
+def activity(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show every change of a job, oldest first, with who made it."""
+    told = call(data_dir, lambda client: client.activity(job_id))
+    if json:
+        as_json(told)
+        return
+    rows = [
+        (
+            row["ts"],
+            row["data"]["verb"],
+            " → ".join(row["data"][end] for end in ("from", "to") if end in row["data"]),
+            f"{row['data']['actor']['id']} ({row['data']['actor']['via']})",
+        )
+        for row in told["activity"]
+    ]
+    table(("when", "what", "state", "who"), rows, f"Nothing is known of job {job_id}.", shrink={"who": 10})

@@ -6,6 +6,7 @@ A group is a module of this package with a `typer.Typer` in it, and a line in `C
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -81,12 +82,22 @@ def _oaken(  # pyright: ignore[reportUnusedFunction]
     pass
 
 
+_OPTION = re.compile(r"\b(state|kind|queue|grade|role|tag)s?\.\d+(?=: )")
+
+
 def main() -> None:
     """The command `oaken`. A refusal is one line on stderr and exit code 1; wrong usage is exit code 2."""
+    for number, argument in enumerate(sys.argv[1:], 1):
+        if not argument.isprintable() and any("\ud800" <= c <= "\udfff" for c in argument):
+            told = ascii(argument.encode("utf-8", "surrogateescape"))[2:-1]
+            sys.stderr.write(f"oaken: argument {number} is not UTF-8: {told[:80]}\n")
+            sys.exit(1)
     try:
         app(prog_name="oaken")
     except OakenError as error:
-        sys.stderr.write(f"oaken: {' '.join(error.message.split())}\n")
+        # What the interface calls the second of `states` is an option here.
+        told = _OPTION.sub(r"--\1", error.message) if error.code == "invalid_request" else error.message
+        sys.stderr.write(f"oaken: {' '.join(told.split())}\n")
         sys.exit(1)
 
 

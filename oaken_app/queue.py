@@ -37,9 +37,11 @@ def list_queues(
         for q in told["queues"]
     ]
     table(
-        ("queue", "", "stage of", "workers", "queued", "running", "succeeded", "failed", "cancelled"),
+        ("queue", "note", "stage", "workers", "queued", "running", "succeeded", "failed", "cancelled"),
         rows,
         "No queues.",
+        shrink={"stage": 5, "note": 6},
+        drop=("workers", "stage", "note"),
     )
 
 

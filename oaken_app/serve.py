@@ -10,12 +10,14 @@ import typer
 
 from oaken_app.process import Process, run
 from oaken_jobs.config import load
+from oaken_jobs.errors import ConfigError
 
 serve = typer.Typer(add_completion=False, rich_markup_mode=None)
 runner = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 DataDir = Annotated[
-    Path | None, typer.Option(help="The folder of the database. Default: OAKEN_DATA_DIR, or the user's.")
+    Path | None,
+    typer.Option(help="The folder of the database. Default: OAKEN_DATA_DIR, or the user's data folder (oaken-swarm)."),
 ]
 
 
@@ -27,7 +29,11 @@ def _serve(  # pyright: ignore[reportUnusedFunction]
     no_runner: Annotated[bool, typer.Option("--no-runner", help="Run no job bodies in this process.")] = False,
 ) -> None:
     """Run the server: HTTP, duties, and the built-in job bodies. Prints one line when it is ready."""
-    process = Process(load(data_dir, server={"host": host, "port": port}), runner=not no_runner)
+    try:
+        settings = load(data_dir, server={"host": host, "port": port})
+    except ConfigError as error:
+        raise ConfigError(error.message.replace("the call: [server] ", "--")) from None
+    process = Process(settings, runner=not no_runner)
     run(process, lambda: print(f"oaken ready on {process.address}", flush=True))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 _STYLES = {
@@ -36,21 +36,65 @@ def line(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text of others, safe for a terminal: no control characters, so no escape sequences either."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    """Text of others, safe for a terminal: no control characters, so no escape sequences, and nothing that turns the
+    direction of writing. What joins the parts of one sign stays."""
+    return "".join(c if c.isprintable() or c in _JOINERS else " " for c in text)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """Prints rows under their columns, or `empty` where there are none."""
-    found = list(rows)
+_JOINERS = "\u200c\u200d"
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    empty: str,
+    shrink: Mapping[str, int] | None = None,
+    drop: Sequence[str] = (),
+) -> None:
+    """Prints rows under their columns, a line each, or `empty` where there are none.
+
+    On a terminal that is too narrow, the columns of `shrink` are cut, in this order and to this width at least; if that
+    is not enough, the columns of `drop` are left out, in this order. No other column is cut, and nothing where the output
+    goes to a file or a pipe.
+    """
+    found = [[_cell(value) for value in row] for row in rows]
     if not found:
         line(empty)
         return
-    console = Console(highlight=False, soft_wrap=False)
-    shown = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in found:
-        shown.add_row(*(_cell(value) for value in row))
-    console.print(shown)
+    console = Console(highlight=False)
+    lines = [[Text(name, style="bold") for name in columns], *found]
+    widths = {name: max(cell_len(row[at].plain) for row in lines) for at, name in enumerate(columns)}
+    gap = 2
+    if console.is_terminal:
+        gap = _fit(widths, console.width, shrink or {}, drop)
+    last = list(widths)[-1]
+    for row in lines:
+        shown = Text(no_wrap=True)
+        for name, cell in zip(columns, row, strict=True):
+            if name in widths:
+                cell.truncate(widths[name], overflow="ellipsis")
+                shown.append_text(cell)
+                shown.append(" " * (0 if name == last else widths[name] - cell_len(cell.plain) + gap))
+        shown.rstrip()
+        console.print(shown, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _fit(widths: dict[str, int], room: int, shrink: Mapping[str, int], drop: Sequence[str]) -> int:
+    """Makes columns narrower until they fit, and says how far apart they stand."""
+
+    def over(gap: int) -> int:
+        return sum(widths.values()) + gap * (len(widths) - 1) - room
+
+    gap = 2
+    for name, least in shrink.items():
+        if over(gap) > 0 and name in widths:
+            widths[name] = max(min(least, widths[name]), widths[name] - over(gap))
+    if over(gap) > 0:
+        gap = 1
+    for name in drop:
+        if over(gap) > 0:
+            widths.pop(name, None)
+    return gap
 
 
 def _cell(value: Any) -> Text:
@@ -91,14 +135,58 @@ def job_rows(jobs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
         )
 
 
-JOB_COLUMNS = ("id", "kind", "queue", "state", "grade", "attempts", "agent", "when", "title")
+JOB_COLUMNS = ("id", "kind", "queue", "state", "grade", "tries", "agent", "when", "title / error")
+
+
+def job_table(jobs: Iterable[dict[str, Any]], empty: str) -> None:
+    """Jobs, a line each."""
+    table(
+        JOB_COLUMNS,
+        job_rows(jobs),
+        empty,
+        shrink={"title / error": 16, "agent": 10, "queue": 7},
+        drop=("agent", "tries", "when", "grade", "queue", "title / error"),
+    )
+
+
+LONGEST = 400
+"""Characters of a value on a card."""
 
 
 def job_card(job: dict[str, Any]) -> None:
     """One job, a field a line, fields that say nothing left out."""
     for name, value in job.items():
-        if value is None or value == [] or value == {} or value is False or value == "":
+        if (not value and name not in ("payload", "result")) or value is None:
             continue
-        if isinstance(value, dict | list):
-            value = orjson.dumps(value).decode()
-        line(f"{name:14}{value}")
+        text = _words(name, value, job)
+        if len(text) > LONGEST:
+            text = text[:LONGEST] + "… (--json shows all)"
+        if text:
+            line(f"{name:14}{text}")
+
+
+def _words(name: str, value: Any, job: dict[str, Any]) -> str:
+    match name:
+        case "grade":
+            return f"{value['grade']} ({value['why']})" if value["why"] else value["grade"]
+        case "actor":
+            return f"{value['id']} ({value['via']})" if value["via"] else value["id"]
+        case "lease":
+            return f"held by {value['agent']}, runs out {ago(value['expires_at'])}"
+        case "progress":
+            parts = [f"{value['percent']} %" if value["percent"] is not None else "", value["message"] or ""]
+            return f"{', '.join(part for part in parts if part)} ({ago(value['at'])})"
+        case "attempts":
+            return f"{value} of {job['max_attempts']}"
+        case "max_attempts":
+            return "" if job["attempts"] else str(value)
+        case "agent":
+            return "" if job["lease"] else str(value)
+        case "workspace" | "routed_by":
+            return "" if value == "default" else str(value)
+        case "waits":
+            return "; ".join(wait["text"] for wait in value)
+        case "tags":
+            return ", ".join(value)
+        case _:
+            return orjson.dumps(value).decode() if isinstance(value, dict | list) else str(value)

@@ -13,6 +13,7 @@ from oaken_jobs.errors import (
     LeaseLost,
 )
 from oaken_jobs.held import HeldLease
+from oaken_jobs.requests import MAX_SECONDS
 from oaken_jobs.transport import WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -20,16 +21,24 @@ log = logging.getLogger("oaken.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def bounded(seconds: object) -> float | None:
+    """Seconds as a store takes them, 0 to `MAX_SECONDS`; None for what is no number."""
+    if not isinstance(seconds, (int, float)) or seconds != seconds:
+        return None
+    return float(min(max(seconds, 0), MAX_SECONDS))
+
+
 class PermanentJobError(Exception):
     """Raised by a handler: trying again would not help. The job fails at once, whatever attempts it has left."""
 
 
 class Deferred(Exception):
-    """Raised by a handler: not now. The job goes back to its queue for `seconds`, and the attempt is not counted."""
+    """Raised by a handler: not now. The job goes back to its queue for `seconds` (a year at most), and the attempt is
+    not counted."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"deferred for {seconds} s")
-        self.seconds = max(0.0, seconds)
+        self.seconds = bounded(seconds) or 0.0
 
 
 class JobContext:
@@ -154,6 +163,14 @@ class Handlers:
         if handler.kind in self._by_kind:
             log.warning("the handler for %s is replaced by another", handler.kind)
         self._by_kind[handler.kind] = handler
+
+    @property
+    def summary(self) -> str:
+        """The kinds and their room, for people: `embed (16 a batch), summarise (2 at once)`."""
+        return ", ".join(
+            f"{h.kind} ({h.batch} a batch)" if h.batch is not None else f"{h.kind} ({h.concurrency} at once)"
+            for h in self._by_kind.values()
+        )
 
     def lanes(self, slots: int | None) -> list[Lane]:
         """How the worker shares out its room: a lane for each kind, or with `slots` one lane for them all."""

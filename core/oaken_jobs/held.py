@@ -18,6 +18,7 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
+from oaken_jobs.redaction import clean
 from oaken_jobs.transport import Beat, Transport, WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -129,8 +130,13 @@ def passing(error: Exception) -> bool:
 
 
 def described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}"[:ERROR_CHARS] if text else type(error).__name__
+    """An error as a line that can be sent and kept, whatever it holds."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"(its text cannot be read: {type(broken).__name__})"
+    return clean(f"{name}: {text[:ERROR_CHARS]}"[:ERROR_CHARS] if text else name)
 
 
 async def within(clock: Clock, seconds: float, call: Coroutine[Any, Any, T]) -> T:

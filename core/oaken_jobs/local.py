@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from contextlib import ExitStack
 import orjson
 
 from oaken_jobs.activity import Follower
-from oaken_jobs.errors import OakenError
+from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.model import Activity, Leased, Principal, Usage
 from oaken_jobs.moves import Finish
@@ -53,11 +54,14 @@ class LocalTransport:
         for place, ending in enumerate(endings):
             try:
                 ops.append((place, self._op(ending)))
-            except OakenError as refusal:
-                answers[place] = refusal
-        replies = await self._jobs.finish_many(self._who, [op for _, op in ops])
+            except Exception as error:
+                answers[place] = _refusal(error)
+        replies = await asyncio.gather(*(self._jobs.finish(self._who, op) for _, op in ops), return_exceptions=True)
         for (place, _), reply in zip(ops, replies, strict=True):
-            answers[place] = reply if isinstance(reply, OakenError) else None
+            if isinstance(reply, Exception):
+                answers[place] = _refusal(reply)
+            elif isinstance(reply, BaseException):
+                raise reply
         return answers
 
     def on_cancel(self, callback: Callable[[int], None]) -> None:
@@ -89,6 +93,20 @@ class LocalTransport:
             return self._jobs.release_op(who, lease_id)
         assert isinstance(ending, Cancelled)
         return self._jobs.cancelled_op(who, lease_id)
+
+
+_OWN_FAULT = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, RecursionError)
+"""What comes of values that cannot be kept; anything else is the store's trouble, and may pass."""
+
+
+def _refusal(error: Exception) -> OakenError:
+    """One ending's own answer, whatever went wrong with it, so that no other suffers for it."""
+    if isinstance(error, OakenError):
+        return error
+    name = type(error).__name__
+    if isinstance(error, _OWN_FAULT):
+        return InvalidRequest(f"The outcome cannot be kept ({name}).")
+    return Unavailable(f"The store could not end the lease ({name}).")
 
 
 def _item(lease: Leased) -> WorkItem:

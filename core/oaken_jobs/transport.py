@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from oaken_jobs.errors import (
-    OakenError,
-)
+from pydantic import ValidationError
+
+from oaken_jobs import jsontext
+from oaken_jobs.errors import OakenError, ResultInvalid
 from oaken_jobs.model import Effect, Json
+from oaken_jobs.requests import CompleteRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,29 @@ class Cancelled:
 
 
 Ending = Complete | Fail | Defer | Release | Cancelled
+
+
+def misfit(done: Done) -> str | None:
+    """Why an outcome can be sent to no store at all, in paths and types; None where it can. Never quotes a value."""
+    try:
+        jsontext.dump({} if (result := _any(done.result)) is None else result, what="result", error=ResultInvalid)
+        said = {"usage": done.usage, "cost_usd": done.cost_usd, "produced_by": done.produced_by}
+        jsontext.dump(said, what="outcome", error=ResultInvalid)
+        CompleteRequest.model_validate(said)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        words: str = wrong["msg"]
+        return f"The outcome cannot be sent: /{wrong['loc'][0]}: {words}."
+    except OakenError as error:
+        return error.message
+    except Exception as error:
+        return f"The outcome cannot be read ({type(error).__name__})."
+    return None
+
+
+def _any(value: object) -> object:
+    """Handlers are other people's: what a type says they return may not be what they do."""
+    return value
 
 
 class Transport(Protocol):

@@ -30,10 +30,10 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oaken_jobs.handlers import Deferred, Handler, Handlers, JobContext, Lane, PermanentJobError
+from oaken_jobs.handlers import Deferred, Handler, Handlers, JobContext, Lane, PermanentJobError, bounded
 from oaken_jobs.held import HeldLease, backoff, described, passing, within
 from oaken_jobs.model import Json
-from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem
+from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem, misfit
 
 log = logging.getLogger("oaken.worker")
 
@@ -107,13 +107,13 @@ class _Run:
         lease_id = lease.item.lease_id
         match outcome:
             case Done():
-                return Complete(lease_id, outcome)
+                return _completed(lease_id, outcome)
             case dict():
-                return Complete(lease_id, Done(cast(Json, outcome)))
+                return _completed(lease_id, Done(cast(Json, outcome)))
             case None:
                 return Complete(lease_id, Done())
             case Deferred():
-                return Defer(lease_id, outcome.seconds)
+                return Defer(lease_id, bounded(_attribute(outcome, "seconds")) or 0.0)
             case PermanentJobError():
                 return Fail(lease_id, described(outcome), permanent=True)
             case asyncio.CancelledError() if lease.cancelling:
@@ -169,6 +169,12 @@ class Worker:
         self._stopping: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._last_word: float | None = None
+        self._raises = False
+
+    @property
+    def holds(self) -> int:
+        """How many jobs it is working on."""
+        return sum(len(run.leases) for run in self._runs.values())
 
     async def start(self) -> None:
         """Begins to take jobs. Nothing happens if it runs already; while it stops, waits for the stop first."""
@@ -189,11 +195,14 @@ class Worker:
     async def run(self) -> None:
         """Runs until stopped. Being cancelled stops it. Raises the error if the server refused this worker for good."""
         await self.start()
+        self._raises = True
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
             await self.stop()
             raise
+        finally:
+            self._raises = False
         if self.error is not None:
             raise self.error
 
@@ -261,7 +270,8 @@ class Worker:
     def _give_up(self, error: OakenError) -> None:
         if self.state == "running":
             self.error = error
-            log.error("the worker ends, for it was refused: %s", described(error))
+            level = logging.DEBUG if self._raises else logging.ERROR  # whoever awaits `run` gets it raised
+            log.log(level, "the worker ends, for it was refused: %s", described(error))
             self._begin_stop()
 
     def _on_cancel(self, job_id: int) -> None:
@@ -371,6 +381,7 @@ class Worker:
         except asyncio.CancelledError:
             run.stopped = True
         outcomes = await run.outcomes()
+        _tell(run, outcomes)
         endings: list[tuple[HeldLease, Ending]] = []
         for lease, outcome in outcomes:
             lease.rest()
@@ -413,11 +424,10 @@ class Worker:
                 job = lease.item.job_id
                 if error is None:
                     continue
-                if isinstance(ending, Complete) and isinstance(error, _UNFIT):
-                    unfit = _unfit(error)
-                    log.warning("the result of job %d was refused: %s", job, unfit)
+                if isinstance(error, _UNFIT) and (fail := _instead(ending, error)) != ending:
+                    log.warning("the outcome of job %d was refused: %s", job, fail.error)
                     if error.details.get("tries_left") != 0:
-                        again.append((lease, Fail(ending.lease_id, unfit, permanent=True)))
+                        again.append((lease, fail))
                 elif passing(error) and self._clock.monotonic() < self._limit(lease):
                     log.warning("job %d could not be finished yet: %s", job, described(error))
                     again.append((lease, ending))
@@ -442,14 +452,52 @@ class Worker:
 
 def _asked_wait(error: BaseException) -> float | None:
     """Seconds an error asks to be left alone: its `retry_after`, or that among its details."""
-    wait: object = getattr(error, "retry_after", None)
+    wait = _attribute(error, "retry_after")
     if wait is None and isinstance(error, OakenError):
         wait = error.details.get("retry_after")
-    return float(wait) if isinstance(wait, (int, float)) and wait >= 0 else None
+    return bounded(wait)
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    """What an exception of somebody else's has under a name; None too where it cannot be read."""
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
+
+
+def _completed(lease_id: str, done: Done) -> Ending:
+    told = misfit(done)
+    return Complete(lease_id, done) if told is None else Fail(lease_id, told, permanent=True)
+
+
+def _instead(ending: Ending, error: OakenError) -> Fail:
+    """What is said in place of an ending that was refused for what it says. Of nothing but our own words."""
+    if isinstance(ending, Complete):
+        return Fail(ending.lease_id, _unfit(error), permanent=True)
+    return Fail(ending.lease_id, f"the outcome could not be kept: {error.code}", permanent=True)
+
+
+def _tell(run: _Run, outcomes: Sequence[tuple[HeldLease, object]]) -> None:
+    """Logs what handlers raised: an error of a whole batch with one traceback."""
+    told: set[int] = set()
+    for lease, outcome in outcomes:
+        job, kind = lease.item.job_id, lease.item.kind
+        if isinstance(outcome, PermanentJobError):
+            log.warning("job %d (%s) fails for good: %s", job, kind, described(outcome))
+        elif isinstance(outcome, asyncio.CancelledError) and (run.stopped or not lease.wanted):
+            continue
+        elif isinstance(outcome, BaseException) and not isinstance(outcome, Deferred):
+            trace = None if id(outcome) in told else outcome
+            told.add(id(outcome))
+            log.warning("job %d (%s) failed: %s", job, kind, described(outcome), exc_info=trace)
 
 
 def _unfit(error: OakenError) -> str:
     """Why a result was refused, in paths and rules: the server's message may quote the result, and this is stored."""
+    limit, actual = error.details.get("limit"), error.details.get("actual")
+    if isinstance(error, TooLarge) and isinstance(limit, int) and isinstance(actual, int):
+        return f"result is {actual} bytes, over the limit of {limit}"
     problems: object = error.details.get("errors")
     told: list[str] = []
     for problem in cast("list[object]", problems) if isinstance(problems, list) else []:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -13,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import orjson
 
-from oaken_jobs import __version__
+from oaken_jobs import __version__, jsontext
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.errors import (
     BadJson,
@@ -35,6 +37,7 @@ from oaken_jobs.errors import (
 DEFAULT_URL = "http://127.0.0.1:8787"
 BACKOFF_BASE = 0.25
 BACKOFF_CAP = 8.0
+NO_TOKEN = "There is no token: set OAKEN_TOKEN or pass token=…; `oaken token create NAME --role agent` makes one."
 LONGEST_RETRY_AFTER = 60.0
 """A server that asks to be left alone for longer than this gets no second try; the caller decides."""
 
@@ -68,7 +71,8 @@ class Client:
     waiting, `instance` the name under the token's own by which `lease` asks; `tries` bounds how often one call is made.
 
     Each method answers with the JSON object that the server gave. Refusals are raised as the classes of
-    `oaken_jobs.errors`, with `message`, `details`, `code` and `status`; a server out of reach as `Unavailable`. Calls
+    `oaken_jobs.errors`, with `message`, `details`, `code` and `status`; a server out of reach as `Unavailable`. What JSON
+    readers cannot keep (NaN, a date, half a character) is refused with its path before it is sent, as `BadJson`. Calls
     whose repeat is harmless are repeated on lost connections, 503 and 429, with jittered backoff and as `Retry-After`
     asks; others only where they were never sent, or refused with 429. An enqueue is one of those others unless it has a
     `dedupe_key`.
@@ -86,10 +90,10 @@ class Client:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`transport`, `clock` and `rng` are for tests. Raises `ConfigError` for a URL that is none."""
+        """`transport`, `clock` and `rng` are for tests. Raises `ConfigError` for a URL or a token that is none."""
         self.url = _base(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
         self.instance = instance
-        self._token = token or os.environ.get("OAKEN_TOKEN") or None
+        self._token = _token(token or os.environ.get("OAKEN_TOKEN"))
         self._timeout = timeout
         self._tries = max(1, tries)
         self._transport = transport
@@ -97,6 +101,11 @@ class Client:
         self._rng = rng or random.Random()
         self._http: httpx2.AsyncClient | None = None
         self._name: str | None = None
+
+    @property
+    def has_token(self) -> bool:
+        """Whether calls are made with a token at all."""
+        return self._token is not None
 
     async def __aenter__(self) -> Self:
         return self
@@ -116,7 +125,7 @@ class Client:
 
     async def enqueue(self, kind: str, payload: Json | None = None, **fields: Any) -> Json:
         """Adds a job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`."""
-        body = {"kind": kind, "payload": payload or {}, **fields}
+        body = {"kind": kind, "payload": {} if payload is None else payload, **fields}
         return await self._call("POST", "/jobs", body, repeatable=fields.get("dedupe_key") is not None)
 
     async def enqueue_many(self, jobs: Sequence[Json]) -> Json:
@@ -226,7 +235,7 @@ class Client:
     ) -> Json:
         """The job succeeded: `{"job"}`. Raises `ResultInvalid`, the lease kept, if the result does not fit its kind."""
         body = _given(usage=usage, cost_usd=cost_usd, produced_by=produced_by)
-        return await self._on_lease(lease_id, "complete", {"result": result or {}, **body})
+        return await self._on_lease(lease_id, "complete", {"result": {} if result is None else result, **body})
 
     async def fail(
         self,
@@ -349,8 +358,8 @@ class Client:
         repeatable: bool = False,
         prefix: str = "/v1",
     ) -> Json:
-        content = None if body is None else _dump(body)
-        params = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+        content = None if body is None else jsontext.dump(body, what="request", error=BadJson).encode()
+        params = {name: _param(name, value) for name, value in (query or {}).items() if value is not None}
         attempt = 1
         while True:
             again = attempt < self._tries
@@ -371,6 +380,8 @@ class Client:
                 if answer.status_code < 400:
                     return self._read(answer)
                 refusal = _refusal(answer)
+                if self._token is None and isinstance(refusal, Unauthenticated):
+                    raise Unauthenticated(NO_TOKEN)
                 harmless = isinstance(refusal, RateLimited) or (repeatable and isinstance(refusal, Unavailable))
                 wait = _number(refusal.details.get("retry_after"))
                 if not (again and harmless) or (wait or 0) > LONGEST_RETRY_AFTER:
@@ -425,14 +436,26 @@ class Client:
 
 def _base(url: str) -> str:
     url = url.strip().rstrip("/").removesuffix("/v1")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        httpx2.URL(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except (ValueError, httpx2.InvalidURL):
+        usable = False
+    if not usable:
         raise ConfigError(f"{url!r} is not the address of an Oaken server; it should look like {DEFAULT_URL}", url=url)
     return url
 
 
+def _token(token: str | None) -> str | None:
+    token = (token or "").strip()
+    if not all("!" <= c <= "~" for c in token):
+        raise ConfigError("This is no token: it holds characters that none has. Look at OAKEN_TOKEN, or at token=….")
+    return token or None
+
+
 def _part(text: str) -> str:
-    return quote(text, safe="")
+    return quote(_param("name", text), safe="")
 
 
 def _given(**fields: Any) -> Json:
@@ -451,11 +474,17 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _dump(body: Json) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except (TypeError, ValueError) as error:
-        raise BadJson(f"This cannot be sent as JSON: {error}") from error
+def _param(name: str, value: Any) -> str:
+    """A value as it stands in a URL. Raises `InvalidRequest` for what cannot."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest(f"{name} must be a finite number (got {value}).")
+    text = _text(value)
+    if _SURROGATE.search(text):
+        raise InvalidRequest(f"{name} holds half a character (a lone surrogate); leave it out.")
+    return text
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _refusal(answer: httpx2.Response) -> OakenError:

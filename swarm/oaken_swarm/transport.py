@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
+import orjson
+
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError, TooLarge
 from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 from oaken_swarm.client import Client, refusal_of
@@ -13,6 +15,10 @@ from oaken_swarm.client import Client, refusal_of
 Json = dict[str, Any]
 
 DEFAULT_LEASE_SECONDS = 60.0
+QUIET_BYTES = 1 << 20
+"""Results up to this are sent without asking what the server's limit is, and so much is sent in one call."""
+FALLBACK_BYTES = 16 << 20
+"""The limit where the server does not tell its own."""
 
 
 class HttpTransport:
@@ -24,6 +30,7 @@ class HttpTransport:
     def __init__(self, client: Client, agent: str) -> None:
         self._client = client
         self._agent = agent
+        self._most: int | None = None
 
     async def lease(
         self,
@@ -55,20 +62,21 @@ class HttpTransport:
     async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
         if len(endings) == 1:
             return [await self._one(endings[0])]
-        refused = {ending.lease_id: error for ending in endings if (error := _unsendable(ending)) is not None}
-        sent = [ending for ending in endings if ending.lease_id not in refused]
-        if not sent:
-            return list(refused.values())
-        try:
-            answer = await self._client.batch([_op(ending) for ending in sent])
-        except (BadJson, InvalidRequest, TooLarge):
-            # One of them is to blame, or only their sum; the others must not suffer for it.
-            return [await self._one(ending) for ending in endings]
         found: dict[str, OakenError | None] = {}
-        for ending, result in zip(sent, cast("list[Json]", answer["results"]), strict=True):
-            problem: Json | None = result.get("error")
-            found[ending.lease_id] = None if problem is None else refusal_of(problem, result.get("status") or 500)
-        return [refused.get(ending.lease_id) or found.get(ending.lease_id) for ending in endings]
+        part: list[Ending] = []
+        size = 0
+        for ending in endings:
+            refused, bytes_ = _unsendable(ending), _size(ending)
+            if refused is not None or bytes_ > QUIET_BYTES:
+                found[ending.lease_id] = refused or await self._one(ending)
+                continue
+            if size + bytes_ > QUIET_BYTES:
+                found |= await self._many(part)
+                part, size = [], 0
+            part.append(ending)
+            size += bytes_
+        found |= await self._many(part)
+        return [found[ending.lease_id] for ending in endings]
 
     def on_cancel(self, callback: Callable[[int], None]) -> None:
         """Does nothing: over HTTP a worker learns of a cancellation from its heartbeats."""
@@ -76,8 +84,39 @@ class HttpTransport:
     async def aclose(self) -> None:
         await self._client.aclose()
 
+    async def _many(self, endings: Sequence[Ending]) -> dict[str, OakenError | None]:
+        """By lease, what the server says to each; one at a time where it does not take them together."""
+        if not endings:
+            return {}
+        try:
+            answer = await self._client.batch([_op(ending) for ending in endings])
+        except (BadJson, InvalidRequest, TooLarge):
+            # One of them is to blame, or only their sum; the others must not suffer for it.
+            return {ending.lease_id: await self._one(ending) for ending in endings}
+        found: dict[str, OakenError | None] = {}
+        for ending, result in zip(endings, cast("list[Json]", answer["results"]), strict=True):
+            problem: Json | None = result.get("error")
+            found[ending.lease_id] = None if problem is None else refusal_of(problem, result.get("status") or 500)
+        return found
+
+    async def _too_large(self, ending: Ending) -> OakenError | None:
+        """A server hangs up on a body far beyond its limit, which cannot be told from a broken line: so look first."""
+        size = _size(ending)
+        if size <= QUIET_BYTES:
+            return None
+        if self._most is None:
+            try:
+                limits = cast(Json, (await self._client.meta()).get("limits") or {})
+                self._most = int(limits["max_result_bytes"])
+            except (OakenError, KeyError, TypeError, ValueError):
+                pass  # asked again the next time
+        most = self._most or FALLBACK_BYTES
+        if size <= most:
+            return None
+        return TooLarge(f"The result is {size} bytes, over the limit of {most}.", limit=most, actual=size)
+
     async def _one(self, ending: Ending) -> OakenError | None:
-        refused = _unsendable(ending)
+        refused = _unsendable(ending) or await self._too_large(ending)
         if refused is not None:
             return refused
         lease_id = ending.lease_id
@@ -109,6 +148,16 @@ def _unsendable(ending: Ending) -> OakenError | None:
             errors=[{"path": "/effects", "rule": "in-process only"}],
         )
     return None
+
+
+def _size(ending: Ending) -> int:
+    """Bytes of the result; 0 where it is no JSON, which the client says better."""
+    if not isinstance(ending, Complete):
+        return 0
+    try:
+        return len(orjson.dumps(ending.done.result))
+    except (TypeError, ValueError):
+        return 0
 
 
 def _op(ending: Ending) -> Json:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 from oaken_jobs import worker as core
+from oaken_jobs.errors import ConfigError, OakenError, Unauthenticated
 from oaken_jobs.handlers import Handlers
-from oaken_swarm.client import Client
+from oaken_swarm.client import DEFAULT_URL, NO_TOKEN, Client
 from oaken_swarm.transport import HttpTransport
+
+log = logging.getLogger("oaken.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,13 +54,23 @@ class Worker:
         grace: float = 30.0,
         client: Client | None = None,
     ) -> None:
-        """`client` is for tests. Raises `ConfigError` for a URL that is none, ValueError without an agent's name."""
+        """`client` is for tests. Raises ValueError without an agent's name; what else is wrong, `run` says."""
         if not agent:
             raise ValueError('a worker needs the name of its token as agent, for instance agent="embedder"')
         self.agent = agent if "/" in agent else f"{agent}/{instance or _instance()}"
         self._handlers = Handlers()
+        self._wrong: OakenError | None = None
+        self._grace = grace
+        if client is None:
+            try:
+                client = Client(url, token, tries=1)
+                self._wrong = None if client.has_token else Unauthenticated(NO_TOKEN)
+            except ConfigError as error:
+                self._wrong = error
+                client = Client(DEFAULT_URL, "none", tries=1)  # never called
+        self._client = client
         self._loop = core.Worker(
-            HttpTransport(client or Client(url, token, tries=1), self.agent),
+            HttpTransport(client, self.agent),
             self._handlers,
             queues=queues,
             lease_seconds=lease_seconds,
@@ -80,13 +95,28 @@ class Worker:
     def run(self) -> None:
         """Works until SIGINT or SIGTERM, then stops in order; a second one leaves at once.
 
-        Raises the error if the server refuses this worker for good: `Unauthenticated`, `Forbidden`, `InvalidRequest`.
+        Logs to stderr where the program has no logging of its own. Exits with status 1, and one line on stderr that says
+        why, where the worker cannot do its work at all: what `run_async` raises.
         """
-        asyncio.run(self._run_until_signalled())
+        _log_to_stderr()
+        try:
+            asyncio.run(self._run_until_signalled())
+        except OakenError as error:
+            sys.stderr.write(f"oaken worker: {' '.join(error.message.split())}\n")
+            raise SystemExit(1) from None
 
     async def run_async(self) -> None:
-        """Works until stopped or cancelled, on the caller's loop, handling no signals. Raises as `run` does."""
+        """Works until stopped or cancelled, on the caller's loop, handling no signals.
+
+        Raises `ConfigError` for a URL or a token that is none, and the error with which the server refuses this worker
+        for good: `Unauthenticated`, `Forbidden`, `InvalidRequest`. A server out of reach is asked again.
+        """
+        if self._wrong is not None:
+            raise self._wrong
+        if self._handlers.kinds:
+            log.info("%s works on %s for %s", self.agent, self._handlers.summary, self._client.url)
         await self._loop.run()
+        log.info("stopped")
 
     async def stop(self) -> None:
         """Takes nothing new, gives running handlers their grace, then cancels them and releases their jobs."""
@@ -112,7 +142,29 @@ class Worker:
                 signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
     def _stop_soon(self) -> None:
+        held = self._loop.holds
+        if held:
+            log.info(
+                "stopping: waiting up to %g s for %d job%s; Ctrl-C again leaves at once",
+                self._grace,
+                held,
+                "" if held == 1 else "s",
+            )
+        else:
+            log.info("stopping")
         self._stop = asyncio.get_running_loop().create_task(self.stop())
+
+
+def _log_to_stderr() -> None:
+    """Shows our own log where nobody has said what is to become of it."""
+    ours = logging.getLogger("oaken")
+    if ours.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    ours.addHandler(handler)
+    if ours.level == logging.NOTSET:
+        ours.setLevel(logging.INFO)
 
 
 def _instance() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.cells import cell_len
 
 from tests.service import Service
 
@@ -65,7 +67,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_the_first_command_ever_called_makes_an_owner_only_database(run: Run, tmp_path: Path) -> None:
     said = run("job", "enqueue", "greet", "--payload", '{"name": "Ada"}')
     assert (said.code, said.out) == (0, "Job 1 (greet) is queued on default.\n")
-    assert "No agent has ever leased" in said.err
+    assert "no agent has leased a greet job yet" in said.err
     for file in (tmp_path / "data").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
@@ -153,7 +155,16 @@ def test_the_doctor_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
 
 BAD: list[tuple[list[str], str]] = [
     (["job", "enqueue", "a b"], "kind: must match"),
-    (["job", "enqueue", "x", "--payload", "{"], "Not JSON"),
+    (["job", "enqueue", "x", "--payload", "{"], "--payload is not JSON: "),
+    (["job", "enqueue", "x", "--payload", "{a: 1}"], "need double quotes"),
+    (["job", "enqueue", "x", "--priority", "²"], "user, ingest, backfill"),
+    (["job", "enqueue", "x", "--priority", "9" * 5000], "user, ingest, backfill"),
+    (["job", "enqueue", "x", "--delay", "nan"], "/delay_seconds"),
+    (["job", "enqueue", "x", "--budget-usd", "inf"], "/budget_usd"),
+    (["token", "create", "x", "--role", "agent", "--expires-in", "nan"], "/expires_in"),
+    (["token", "create", "x", "--role", "root"], "--role: "),
+    (["job", "list", "--state", "done"], "--state: "),
+    (["serve", "--port", "99999"], "--port is 99999"),
     (["job", "enqueue", "x", "--payload", "[1]"], "must be a JSON object"),
     (["job", "enqueue", "x", "--payload", '{"a":1,"a":2}'], "'a' twice"),
     (["job", "enqueue", "x", "--payload", '{"a":99999999999999999999}'], "/a"),
@@ -169,7 +180,7 @@ BAD: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[" ".join(a) for a, _ in BAD])
+@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[" ".join(a)[:60] for a, _ in BAD])
 def test_a_refusal_is_one_line_on_stderr_and_exit_code_1(run: Run, arguments: list[str], told: str) -> None:
     said = run(*arguments)
     assert (said.code, said.out) == (1, "")
@@ -179,7 +190,15 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_1(run: Run, arguments: li
 
 
 @pytest.mark.parametrize(
-    "arguments", [["frob"], ["job", "frob"], ["job", "status"], ["job", "status", "x"], ["job", "list", "--limit", "0"]]
+    "arguments",
+    [
+        ["frob"],
+        ["job", "frob"],
+        ["job", "status"],
+        ["job", "status", "x"],
+        ["job", "list", "--limit", "0"],
+        ["job", "wait", "1", "--seconds", "nan"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2_without_a_traceback(run: Run, arguments: list[str]) -> None:
     said = run(*arguments)
@@ -225,3 +244,137 @@ async def test_with_a_url_the_same_commands_are_a_client_of_that_server(server: 
     assert "127.0.0.1:9" in lost.err
     here = await call("job", "list", "--json", "--data-dir", str(tmp_path / "own"))
     assert here.json["jobs"] == [], "a folder that is named wins over OAKEN_URL"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="arguments are text there")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [b"\xff"],
+        [b"job", b"enqueue", b"\xff"],
+        [b"job", b"enqueue", b"x", b"--title", b"\xff"],
+        [b"job", b"list", b"-q", b"\xff"],
+        [b"intake", b"\xff.md"],
+        [b"queue", b"pause", b"\xff"],
+        [b"job", b"list", b"--data-dir", b"\xff"],
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_one_line(arguments: list[bytes], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "oaken_app.main", *arguments],
+        env=os.environ | {"OAKEN_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"oaken: argument ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"OAKEN_URL": "http://[::1", "OAKEN_TOKEN": "t"}, "should look like"),
+        ({"OAKEN_URL": "http://127.0.0.1:99999", "OAKEN_TOKEN": "t"}, "should look like"),
+        ({"OAKEN_URL": "http://127.0.0.1:9", "OAKEN_TOKEN": "é"}, "OAKEN_TOKEN"),
+        ({"OAKEN_URL": "http://127.0.0.1:9"}, "set OAKEN_TOKEN or pass token="),
+    ],
+)
+def test_a_wrong_environment_is_one_line(environment: dict[str, str], told: str) -> None:
+    said = oaken("job", "list", **environment)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("oaken: ")
+    assert said.err.count("\n") == 1
+    assert told in said.err
+
+
+TERMINAL = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}
+
+
+def seen(said: Said) -> list[str]:
+    """The lines on a terminal, without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", said.out).splitlines()
+
+
+def test_a_list_is_a_line_a_job_and_only_a_title_or_an_agent_is_cut(run: Run) -> None:
+    kind, title = "transcribe-meeting", "a title that is far too long for a terminal of this width " * 3
+    for _ in range(3):
+        run("job", "enqueue", kind, "--title", title)
+    run("job", "cancel", "2")
+    narrow = seen(run("job", "list", **TERMINAL))
+    assert len(narrow) == 4
+    assert all(cell_len(line) <= 80 for line in narrow)
+    for line, (number, state) in zip(narrow[1:], ((3, "queued"), (2, "cancelled"), (1, "queued")), strict=True):
+        assert line.split()[:2] == [str(number), kind]
+        assert state in line
+        assert line.endswith("…")
+    assert narrow[0].split()[-3:] == ["title", "/", "error"]
+    piped = run("job", "list", COLUMNS="80").out.splitlines()
+    assert len(piped) == 4
+    assert all(title.strip() in line for line in piped[1:])
+    longest = run("job", "enqueue", "k" * 64)
+    assert longest.code == 0
+    assert "k" * 64 in seen(run("job", "list", **TERMINAL))[1]
+    queues = seen(run("queue", "list", "--all", **TERMINAL))
+    assert all(len(line) <= 80 for line in queues)
+    assert queues[0].split()[-5:] == ["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+def test_a_card_says_only_what_there_is_to_say_and_cuts_what_is_long(run: Run) -> None:
+    run("job", "enqueue", "x", "--payload", json.dumps({"text": "y" * 5000}), "--tag", "a", "--tag", "b")
+    card = dict(line.split(maxsplit=1) for line in run("job", "status", "1").out.splitlines())
+    assert not {"lost", "deferrals", "coalesced", "attempts", "cancelling", "lease"} & card.keys()
+    assert card["actor"].endswith(" (cli)")
+    assert card["tags"] == "a, b"
+    assert card["payload"].endswith("… (--json shows all)")
+    assert len(card["payload"]) < 500
+
+
+async def test_a_card_tells_of_a_lease_and_its_progress_in_words(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+    job_id = (await (await server.client("eve", "user")).enqueue("x"))["job"]["id"]
+    (lease,) = (await bot.lease(agent="bot/1"))["leases"]
+    await bot.report(lease["lease_id"], 40, "half")
+    said = await asyncio.to_thread(oaken, "job", "status", str(job_id), OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+    card = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert card["lease"].startswith("held by bot/1, runs out in ")
+    assert card["progress"].startswith("40 %, half (")
+    assert card["attempts"] == "1 of 5"
+
+
+def test_signs_made_of_several_characters_stay_whole_and_nothing_turns_the_line(run: Run) -> None:
+    family = "👩\u200d👩\u200d👧"
+    run("job", "enqueue", "x", "--title", f"{family} a\u202eb\u2066c\u061cd")
+    for said in (run("job", "list"), run("job", "status", "1")):
+        assert family in said.out
+        assert not set("\u202e\u2066\u061c") & set(said.out)
+
+
+def test_a_wait_that_is_over_says_what_is_still_open(run: Run) -> None:
+    run("job", "enqueue", "x")
+    said = run("job", "wait", "1", "--seconds", "0")
+    assert (said.code, said.err) == (3, "oaken: job 1 is still queued after 0 s\n")
+
+
+def test_what_is_empty_says_where_it_looked(run: Run, tmp_path: Path) -> None:
+    assert f"No jobs match in {tmp_path / 'data'}." in run("job", "list").out
+
+
+def test_the_doctor_minds_the_folder_and_the_url(run: Run, tmp_path: Path) -> None:
+    run("job", "enqueue", "x")
+    config = tmp_path / "data" / "config.toml"
+    config.write_text("")
+    config.chmod(0o644)
+    assert "can be read by others" not in run("doctor").out
+    (tmp_path / "data").chmod(0o755)
+    assert f"{config} can be read by others" in run("doctor").out
+    assert "OAKEN_URL is set but not used here" in run("doctor", OAKEN_URL="http://127.0.0.1:9").out
+
+
+def test_the_story_of_a_job_is_told(run: Run) -> None:
+    run("job", "enqueue", "x")
+    run("job", "cancel", "1")
+    assert re.search(r"^grade +note \(.+\)$", run("job", "status", "1").out, re.MULTILINE)
+    told = run("job", "activity", "1").out
+    assert "queued → cancelled" in told
+    assert "(cli)" in told

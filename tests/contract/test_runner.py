@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
+from oaken_jobs.local import LocalTransport
 from oaken_jobs.model import Job, KeepSource, NewJob, SpawnJob
-from oaken_jobs.runner import Runner
-from oaken_jobs.transport import Done
+from oaken_jobs.runner import Runner, runner_principal
+from oaken_jobs.transport import Complete, Defer, Done, Fail
 from tests.contract.world import ME, World, until
 
 
@@ -205,3 +206,51 @@ async def test_progress_of_a_handler_is_on_the_job(bench: Bench) -> None:
     await until(lambda: bool(bench.running))
     found = await bench.world.job(job.id)
     assert (found.percent, found.message) == (40, "12 of 30")
+
+
+ODD: list[Any] = [
+    {"n": float("nan")},
+    {"n": "\ud800"},
+    Done(usage={"a": "x"}),  # type: ignore[dict-item]
+    Done(usage={"a": 2**80}),
+    Done(cost_usd=float("nan")),
+    Done(cost_usd=-5),
+    Done(produced_by="\ud800"),
+    Done(produced_by="x" * 1000),
+    Deferred(float("inf")),
+    ValueError("\ud800"),
+]
+
+
+async def test_one_odd_outcome_of_a_batch_does_not_take_the_others_along(bench: Bench) -> None:
+    @bench.handlers.batch_handler("many", max=20, linger=0)
+    async def many(jobs: list[JobContext]) -> list[Any]:
+        return [[*ODD, {"fine": True}][job.payload["n"]] for job in jobs]
+
+    jobs = [await bench.world.add("many", payload={"n": n}, max_attempts=1) for n in range(len(ODD) + 1)]
+    await bench.start()
+    found = [await bench.state(job.id, "failed") for job in jobs[:-3]]
+    assert {job.reason for job in found} == {"permanent"}
+    assert (await bench.state(jobs[-3].id, "queued")).deferrals == 1
+    assert (await bench.state(jobs[-2].id, "failed")).last_error == "ValueError: \ufffd"
+    assert (await bench.ended(jobs[-1].id)).state == "succeeded"
+
+
+async def test_whatever_goes_wrong_with_one_ending_is_its_own_answer(bench: Bench) -> None:
+    core = bench.world.core
+    way = LocalTransport(core.jobs, core.follower, runner_principal())
+    for _ in range(4):
+        await bench.world.add("many")
+    items = await way.lease(queues=None, kinds=["many"], max=4, lease_seconds=None, wait_seconds=0)
+    first, second, third, fourth = (item.lease_id for item in items)
+    told = await way.finish(
+        [
+            Complete(first, Done({}, produced_by="\ud800")),
+            Fail(second, "no", retry_after=float("nan")),
+            Defer(third, float("nan")),
+            Complete(fourth, Done({"fine": True})),
+        ]
+    )
+    assert told[0] is not None
+    assert told[3] is None
+    assert (await bench.world.job(items[3].job_id)).state == "succeeded"

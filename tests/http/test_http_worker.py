@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from oaken_swarm import Client, Deferred, JobContext, PermanentJobError, Worker
+import pytest
+
+from oaken_swarm import Client, Deferred, Done, JobContext, PermanentJobError, Worker
 from tests.service import Service, eventually
 
 
@@ -49,6 +51,51 @@ async def test_a_handler_does_jobs_and_its_errors_are_theirs(server: Service) ->
         assert (failed["state"], failed["reason"]) == ("failed", "permanent")
         assert "cannot" in failed["last_error"]
     assert [row["message"] for row in (await client.progress(good))["progress"]] == ["halfway"]
+
+
+ODD: list[Any] = [
+    {"n": float("nan")},
+    {"n": "\ud800"},
+    {"n": "x" * 60_000_000},
+    Done(usage={"a": "x"}),  # type: ignore[dict-item]
+    Done(usage={"a": 2**80}),
+    Done(cost_usd="5"),  # type: ignore[arg-type]
+    Done(cost_usd=float("nan")),
+    Done(produced_by="\ud800"),
+    Done(produced_by="x" * 1000),
+    ValueError("\ud800"),
+]
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_an_outcome_that_cannot_be_sent_ends_its_job_as_failed_and_no_other(server: Service, batch: bool) -> None:
+    client = await server.client("ann", "user")
+
+    def register(worker: Worker) -> None:
+        if batch:
+
+            @worker.batch_handler("odd", max=20)
+            async def many(jobs: list[JobContext]) -> list[Any]:
+                return [{"fine": True} if job.payload["n"] is None else ODD[job.payload["n"]] for job in jobs]
+
+        else:
+
+            @worker.handler("odd", concurrency=20)
+            async def one(job: JobContext) -> Any:
+                if job.payload["n"] is None:
+                    return {"fine": True}
+                if isinstance(ODD[job.payload["n"]], Exception):
+                    raise ODD[job.payload["n"]]
+                return ODD[job.payload["n"]]
+
+    told = await client.enqueue_many(
+        [{"kind": "odd", "payload": {"n": n}, "max_attempts": 1} for n in [*range(len(ODD)), None]]
+    )
+    async with working(server, register):
+        jobs = [await ended(client, one["job"]["id"]) for one in told["jobs"]]
+    assert [job["state"] for job in jobs] == ["failed"] * len(ODD) + ["succeeded"]
+    assert {job["lost"] for job in jobs} == {0}
+    assert "60000008 bytes, over the limit of 1048576" in jobs[2]["last_error"]
 
 
 async def test_a_batch_handler_gets_many_jobs_at_once(server: Service) -> None:

@@ -155,7 +155,7 @@ def test_a_runner_says_on_stderr_that_it_is_ready_and_stops_cleanly(processes: P
 @pytest.mark.parametrize(
     ("arguments", "environ", "code", "told"),
     [
-        (("serve", "--port", "70000"), {}, 1, "oaken: the call: [server] port is 70000; it must be a whole number"),
+        (("serve", "--port", "70000"), {}, 1, "oaken: --port is 70000; it must be a whole number"),
         (("serve", "--port", "x"), {}, 2, "--port"),
         (("serve", "--prot", "1"), {}, 2, "--prot"),
         (("srve",), {}, 2, "Did you mean 'serve'?"),

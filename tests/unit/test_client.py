@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -23,6 +26,7 @@ from oaken_jobs.errors import (
     OakenError,
     RateLimited,
     ResultInvalid,
+    TooLarge,
     Unavailable,
 )
 from oaken_jobs.model import SetLabels
@@ -160,6 +164,75 @@ async def test_what_is_no_json_is_refused_before_it_is_sent() -> None:
         with pytest.raises(BadJson):
             await client.enqueue("echo", {"when": object()})
     assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("-inf"), "\ud800", 2**64, uuid.uuid4(), datetime(2030, 1, 1, tzinfo=UTC), {1: 2}, b"x", {1}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, value: c.enqueue("echo", {"odd": [value]}),
+        lambda c, value: c.enqueue("echo", odd=value),
+        lambda c, value: c.enqueue_many([{"kind": "echo", "payload": {"odd": value}}]),
+        lambda c, value: c.complete("1-1-x", {"odd": value}),
+        lambda c, value: c.complete("1-1-x", usage={"odd": value}),
+        lambda c, value: c.batch([{"op": "complete", "lease_id": "1-1-x", "result": {"odd": value}}]),
+    ],
+    ids=["payload", "field", "many", "result", "usage", "batch"],
+)
+async def test_what_readers_of_json_cannot_keep_is_refused_with_its_path_in_every_body(
+    value: Any, call: Callable[[Client, Any], Any]
+) -> None:
+    server = Server(ok())
+    async with server.client() as client:
+        with pytest.raises(BadJson) as raised:
+            await call(client, value)
+    assert "odd" in raised.value.details["path"]
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("body", [[], 0, ""])
+async def test_what_is_no_object_is_sent_as_it_is_and_never_as_an_empty_one(body: Any) -> None:
+    server = Server(ok())
+    async with server.client() as client:
+        await client.enqueue("echo", body)
+        await client.complete("1-1-x", body)
+    assert (server.body(0)["payload"], server.body(1)["result"]) == (body, body)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.wait(1, float("nan")),
+        lambda c: c.wait(1, float("inf")),
+        lambda c: c.jobs(q="\ud800"),
+        lambda c: c.subject("\ud800"),
+        lambda c: c.release("\ud800"),
+    ],
+)
+async def test_what_no_address_can_hold_is_refused(call: Call) -> None:
+    server = Server(ok())
+    async with server.client() as client:
+        with pytest.raises(InvalidRequest):
+            await call(client)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("token", ["é", "a b", "a\nb", "\udcff"])
+def test_what_is_no_token_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="OAKEN_TOKEN"):
+        Client(URL, token)
+
+
+async def test_a_call_without_a_token_says_where_one_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OAKEN_TOKEN", raising=False)
+    server = Server(problem("unauthenticated", 401))
+    async with Client(URL, transport=httpx2.MockTransport(server)) as client:
+        with pytest.raises(errors.Unauthenticated, match="set OAKEN_TOKEN or pass token="):
+            await client.me()
 
 
 # Tries
@@ -347,7 +420,9 @@ async def test_address_and_token_come_from_the_environment(monkeypatch: pytest.M
     assert Client().url == "http://127.0.0.1:8787"
 
 
-@pytest.mark.parametrize("url", ["localhost:8787", "ftp://host", "http://", "/v1"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8787", "ftp://host", "http://", "/v1", "http://[::1", "http://127.0.0.1:99999", "http://a:b"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="should look like"):
         Client(url)
@@ -466,7 +541,102 @@ async def test_a_batch_too_large_is_sent_one_by_one() -> None:
     await way.aclose()
 
 
+async def test_a_result_over_the_servers_limit_is_refused_here_and_the_limit_asked_for_once() -> None:
+    server = Server(
+        ok({"limits": {"max_result_bytes": 2_000_000}}), ok(), ok({"results": [{"job": {}, "status": 200}]})
+    )
+    way = transport(server)
+    large = [Complete(f"{n}-1-x", Done({"a": "x" * size})) for n, size in ((1, 3_000_000), (2, 1_500_000), (3, 5))]
+    told = await way.finish(large)
+    assert isinstance(told[0], TooLarge)
+    assert told[0].details == {"limit": 2_000_000, "actual": 3_000_008}
+    assert told[1:] == [None, None]
+    assert [path for _, path in server.asked] == ["/v1/meta", "/v1/leases/2-1-x/complete", "/v1/leases/batch"]
+    assert isinstance((await way.finish(large[:1]))[0], TooLarge)
+    assert len(server.requests) == 3
+    await way.aclose()
+
+
+async def test_a_result_that_no_server_takes_is_refused_where_the_limit_cannot_be_asked_for() -> None:
+    server = Server(httpx2.ConnectError("refused"))
+    way = transport(server)
+    (told,) = await way.finish([Complete("1-1-x", Done({"a": "x" * (17 << 20)}))])
+    assert isinstance(told, TooLarge)
+    await way.aclose()
+
+
+async def test_a_batch_is_sent_in_parts_of_bounded_size() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        ops = orjson.loads(request.content)["ops"]
+        sizes.append(len(request.content))
+        return ok({"results": [{"job": {}, "status": 200}] * len(ops)})
+
+    sizes: list[int] = []
+    way = HttpTransport(Client(URL, "secret", tries=1, transport=httpx2.MockTransport(answer)), "bot")
+    endings = [Complete(f"{n}-1-x", Done({"a": "x" * 300_000})) for n in range(10)]
+    assert await way.finish(endings) == [None] * 10
+    assert len(sizes) == 4
+    assert max(sizes) < 1_100_000
+    await way.aclose()
+
+
 # The worker
+
+
+def run_worker(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+REFUSED_WORKER = """
+import httpx2
+from oaken_swarm import Client, Worker
+worker = Worker(ARGUMENTS)
+@worker.handler("embed")
+async def embed(job): pass
+worker.run()
+"""
+ANSWERING = (
+    'agent="a", client=Client("http://oaken.test", "t", transport=httpx2.MockTransport(lambda _: httpx2.Response({})))'
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        ('agent="a"', {}, "set OAKEN_TOKEN or pass token="),
+        ('agent="a"', {"OAKEN_TOKEN": "é"}, "OAKEN_TOKEN"),
+        ('agent="a"', {"OAKEN_TOKEN": "t", "OAKEN_URL": "http://[::1"}, "should look like"),
+        ('"127.0.0.1:8787", "a", "t"', {}, "should look like"),
+        (ANSWERING.format(401), {}, "oaken.test answered 401"),
+        (ANSWERING.format(403), {}, "oaken.test answered 403"),
+        (ANSWERING.format(422), {}, "oaken.test answered 422"),
+    ],
+)
+def test_a_worker_that_cannot_do_its_work_says_why_in_one_line_and_exits_with_1(
+    arguments: str, environment: dict[str, str], told: str
+) -> None:
+    done = run_worker(REFUSED_WORKER.replace("ARGUMENTS", arguments), **environment)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if " works on " not in line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("oaken worker: ")
+    assert told in lines[0]
+
+
+async def test_on_a_loop_of_its_owners_a_worker_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OAKEN_TOKEN", raising=False)
+    with pytest.raises(errors.Unauthenticated, match="OAKEN_TOKEN"):
+        await Worker(URL, "a").run_async()
+    with pytest.raises(ConfigError, match="should look like"):
+        await Worker("nowhere", "a", "t").run_async()
 
 
 def test_a_worker_has_an_instance_of_its_own() -> None:
@@ -527,14 +697,22 @@ print("stopped", flush=True)
 def test_a_signal_stops_in_order_and_a_second_one_at_once(number: signal.Signals) -> None:
     def start(grace: int) -> subprocess.Popen[str]:
         program = SIGNALLED.replace("[LEASE]", repr([LEASE])).replace("GRACE", str(grace))
-        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     with start(grace=0) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "began\n"
         worker.send_signal(number)
         assert worker.stdout.read() == "/v1/leases/5-3-x/release\nstopped\n"
+        assert worker.stderr is not None
+        said = [line.split("INFO ")[1] for line in worker.stderr.read().splitlines() if "INFO" in line]
     assert worker.returncode == 0
+    assert said[0].startswith("embedder/")
+    assert said[0].endswith(" works on embed (1 at once) for http://oaken.test")
+    assert said[1] == "stopping: waiting up to 0 s for 1 job; Ctrl-C again leaves at once"
+    assert said[-1] == "stopped"
 
     with start(grace=600) as worker:
         assert worker.stdout is not None

@@ -18,10 +18,12 @@ from oaken_jobs.errors import (
     LeaseLost,
     OakenError,
     ResultInvalid,
+    TooLarge,
     Unauthenticated,
     Unavailable,
 )
 from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
+from oaken_jobs.requests import MAX_SECONDS
 from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release, WorkItem
 from oaken_jobs.worker import Worker
 
@@ -46,6 +48,8 @@ class Store:
         self.fail_beat: list[Exception] = []
         self.fail_finish: list[Exception] = []
         self.refuse: dict[str, OakenError] = {}
+        self.refuse_any: dict[str, OakenError] = {}
+        """Of leases, the answer to the first ending, whatever it is."""
         self.hang_beats = False
         self.closed = 0
         self.most_live = 0
@@ -122,6 +126,8 @@ class Store:
     def _finish(self, ending: Ending) -> OakenError | None:
         if isinstance(ending, Complete) and ending.lease_id in self.refuse:
             return self.refuse.pop(ending.lease_id)
+        if ending.lease_id in self.refuse_any:
+            return self.refuse_any.pop(ending.lease_id)
         try:
             self._fence(ending.lease_id)
         except LeaseLost as error:
@@ -237,6 +243,162 @@ async def test_an_exception_may_ask_for_a_longer_wait(house: House) -> None:
     lease_id = house.store.add()
     await soon(house.worker().drain())
     assert house.store.of(lease_id) == [Fail(lease_id, "Busy: later", retry_after=90.0)]
+
+
+def raising(**fields: Any) -> Exception:
+    error = ValueError("later")
+    vars(error).update(fields)
+    return error
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    @property
+    def retry_after(self) -> float:
+        raise RuntimeError("no number")
+
+
+class Bare(Deferred):
+    def __init__(self) -> None:
+        pass
+
+
+SECRET = "hunter2"
+UNFIT: list[Any] = [
+    {"a": float("nan")},
+    {"a": [float("inf")]},
+    {"a": "\ud800"},
+    {"\udfff": 1},
+    {"a": 2**80},
+    {1: "a"},
+    {"a": object()},
+    {"a": b"x"},
+    {"a": {SECRET}},
+    Done([1]),  # type: ignore[arg-type]
+    Done(usage={"a": SECRET}),
+    Done(usage={"a": 2**80}),
+    Done(usage={"a": float("nan")}),
+    Done(usage={"a": -1}),
+    Done(usage={"a": None}),
+    Done(usage=[SECRET]),  # type: ignore[arg-type]
+    Done(cost_usd=SECRET),  # type: ignore[arg-type]
+    Done(cost_usd=float("nan")),
+    Done(cost_usd=float("inf")),
+    Done(cost_usd=-5),
+    Done(produced_by="\ud800"),
+    Done(produced_by=SECRET * 200),
+    Done(produced_by=5),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("outcome", UNFIT, ids=range(len(UNFIT)))
+async def test_an_outcome_that_no_store_can_keep_fails_the_job_and_quotes_nothing(house: House, outcome: Any) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> Any:
+        return outcome
+
+    lease_id = house.store.add()
+    await soon(house.worker().drain())
+    (ending,) = house.store.of(lease_id)
+    assert isinstance(ending, Fail)
+    assert ending.permanent
+    assert "cannot be" in ending.error or "must be a JSON object" in ending.error
+    assert SECRET not in ending.error
+    ending.error.encode()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Unreadable(), Fail("1-1-x", "Unreadable: (its text cannot be read: RuntimeError)")),
+        (ValueError("a\ud800b\x1b"), Fail("1-1-x", "ValueError: a\ufffdb ")),
+        (raising(retry_after=float("inf")), Fail("1-1-x", "ValueError: later", retry_after=MAX_SECONDS)),
+        (raising(retry_after=1e12), Fail("1-1-x", "ValueError: later", retry_after=MAX_SECONDS)),
+        (raising(retry_after=10**400), Fail("1-1-x", "ValueError: later", retry_after=MAX_SECONDS)),
+        (raising(retry_after=float("nan")), Fail("1-1-x", "ValueError: later")),
+        (raising(retry_after=-5), Fail("1-1-x", "ValueError: later", retry_after=0.0)),
+        (raising(retry_after="x"), Fail("1-1-x", "ValueError: later")),
+        (Deferred(float("inf")), Defer("1-1-x", MAX_SECONDS)),
+        (Deferred(1e9), Defer("1-1-x", MAX_SECONDS)),
+        (Deferred(-1), Defer("1-1-x", 0)),
+        (Deferred(float("nan")), Defer("1-1-x", 0)),
+        (Bare(), Defer("1-1-x", 0)),
+    ],
+)
+async def test_what_an_exception_says_is_made_to_fit(house: House, outcome: Exception, expected: Ending) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> Any:
+        raise outcome
+
+    lease_id = house.store.add()
+    await soon(house.worker().drain())
+    assert house.store.of(lease_id) == [expected]
+
+
+@pytest.mark.parametrize("outcome", [ValueError("odd"), PermanentJobError("odd"), Deferred(5), {"a": 1}])
+async def test_an_ending_that_is_refused_for_what_it_says_becomes_a_failure(house: House, outcome: Any) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    lease_id = house.store.add()
+    house.store.refuse_any[lease_id] = InvalidRequest("no")
+    await soon(house.worker().drain())
+    (ending,) = house.store.of(lease_id)
+    assert isinstance(ending, Fail)
+    assert ending.permanent
+    assert "odd" not in ending.error
+
+
+async def test_a_result_too_large_is_said_in_bytes(house: House) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> Any:
+        return {"a": 1}
+
+    lease_id = house.store.add()
+    house.store.refuse[lease_id] = TooLarge("big", limit=5, actual=7)
+    await soon(house.worker().drain())
+    assert house.store.of(lease_id) == [Fail(lease_id, "result is 7 bytes, over the limit of 5", permanent=True)]
+
+
+# What is logged
+
+
+async def test_what_a_handler_raises_is_logged_with_its_traceback(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> Any:
+        raise [ValueError("boom"), PermanentJobError("never"), Deferred(1)][job.id - 1]
+
+    for _ in range(3):
+        house.store.add()
+    await soon(house.worker().drain())
+    boom, never = caplog.records
+    assert boom.name == "oaken.worker"
+    assert boom.levelname == "WARNING"
+    assert boom.getMessage() == "job 1 (echo) failed: ValueError: boom"
+    assert boom.exc_info is not None
+    assert never.getMessage() == "job 2 (echo) fails for good: PermanentJobError: never"
+    assert not never.exc_info
+
+
+async def test_an_error_of_a_whole_batch_has_one_traceback(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    @house.handlers.batch_handler("echo", max=3)
+    async def _(jobs: list[JobContext]) -> Any:
+        raise ValueError("boom")
+
+    for _ in range(3):
+        house.store.add()
+    await soon(house.worker().drain())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"job {n} (echo) failed: ValueError: boom" for n in (1, 2, 3)
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False]
 
 
 async def test_a_plain_function_that_raises_stop_iteration_fails(house: House) -> None:
