@@ -17,7 +17,7 @@ from typing import Literal
 
 from oaken_jobs import config, pipeline
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core
+from oaken_jobs.core import Core, calm_collector
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
@@ -100,6 +100,7 @@ def run(process: Process, ready: Callable[[], None]) -> None:
         level=process.settings.log.level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_until_signalled(process, ready))
 

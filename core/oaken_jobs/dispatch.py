@@ -113,9 +113,9 @@ class Dispatcher:
             return
         for waiter, leases in zip(asking, reply.leases, strict=True):
             if waiter.future.done():
-                self._give_back(waiter.want, leases)
-            elif leases or not waiter.patient:
-                waiter.future.set_result(leases)
+                self._give_back(waiter.want, leases or [])
+            elif leases or leases is None or not waiter.patient:
+                waiter.future.set_result(leases or [])
                 self._forget(waiter)
         if any(not w.future.done() for w in asking):
             wait = SAFETY_SECONDS if reply.next_at is None else (reply.next_at - self._clock.now()) / 1000

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -27,6 +28,7 @@ _PATH_LIMIT = 200
 # How this orjson marks a float so large that it may have been an integer.
 _EXPONENT = b"e+" if b"e+" in orjson.dumps(2.0**64) else b"e"
 _LONG_DIGITS = re.compile(rb"[0-9]{19}")
+_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}+(?![.eE])")
 
 
 def parse(body: bytes | str) -> Any:
@@ -44,12 +46,10 @@ def parse(body: bytes | str) -> Any:
         if isinstance(error, json.JSONDecodeError):
             raise _syntax(error) from None
         raise BadJson("The text is not usable as JSON.") from None
-    # A key that stands twice is lost together with its colon, so equal counts mean that none does. An escaped colon
-    # would upset the count; an integer beyond 64 bits has become a float.
+    # An integer beyond 64 bits has become a float.
     if (
-        again.count(b":") != raw.count(b":")
-        or b"\\u003" in raw
-        or (_EXPONENT in again and _LONG_DIGITS.search(raw))
+        _key_lost(raw, again)
+        or (_EXPONENT in again and _LONG_DIGITS.search(raw) and _too_long(raw))
         or _depth(raw) > MAX_DEPTH
     ):
         _refuse(raw)
@@ -73,6 +73,14 @@ def dump(
         raise error(f"The {what} must be a JSON object; this is {_type_name(value)}.", path="/")
     try:
         text = orjson.dumps(value)
+        if max_bytes is not None and len(text) > max_bytes:  # first, since the rest takes time by size
+            named = f" ({setting})" if setting else ""
+            raise TooLarge(
+                f"The {what} is {len(text)} bytes of JSON; at most {max_bytes} are allowed{named}.",
+                limit=max_bytes,
+                actual=len(text),
+                setting=setting,
+            )
         # What orjson wrote in its own way (NaN as null, a UUID as text) does not come back equal.
         exact = _depth(text) <= MAX_DEPTH and orjson.loads(text) == value
     except (TypeError, RecursionError):
@@ -83,34 +91,50 @@ def dump(
             raise error(f"The {what} cannot be kept: {found.words} at {found.path}.", path=found.path)
     if text is None:
         raise error(f"The {what} cannot be written as JSON.", path="/")
-    if max_bytes is not None and len(text) > max_bytes:
-        named = f" ({setting})" if setting else ""
-        raise TooLarge(
-            f"The {what} is {len(text)} bytes of JSON; at most {max_bytes} are allowed{named}.",
-            limit=max_bytes,
-            actual=len(text),
-            setting=setting,
-        )
     return text.decode()
 
 
+def containers(text: bytes) -> int:
+    """How many objects and lists a text of JSON holds; of other text, a number as good as any."""
+    brackets = text.count(b"[") + text.count(b"{")
+    if brackets and b'"' in text:
+        text = _without_strings(text)
+        brackets = text.count(b"[") + text.count(b"{")
+    return brackets
+
+
+def _without_strings(text: bytes) -> bytes:
+    """A text of valid JSON without its strings, keys included."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(text.split(b'"')[::2])
+
+
+def _key_lost(raw: bytes, again: bytes) -> bool:
+    """Whether an object of `raw` had a key twice: then one is lost in `again`, together with its colon."""
+    if b"\\u003a" not in raw and b"\\u003A" not in raw:  # colons that are written plainly in `again`
+        return raw.count(b":") != again.count(b":")
+    return _without_strings(raw).count(b":") != _without_strings(again).count(b":")
+
+
+def _too_long(raw: bytes) -> bool:
+    """Whether a text of valid JSON has an integer beyond 64 bits."""
+    found = (match.group() for match in _LONG_INTEGER.finditer(_without_strings(raw)))
+    return any(len(digits) > 20 or not MIN_INT <= int(digits) <= MAX_INT for digits in found)
+
+
 def _depth(text: bytes) -> int:
-    """How deep a text of valid JSON is nested, up to one over the limit; 0 where it has too few brackets to be deep."""
+    """How deep a text of valid JSON is nested; 0 where it has too few brackets to be too deep. Takes linear time."""
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return 0
     if b'"' in text:
-        text = b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
-    # Each round takes out the innermost pairs.
-    pairs = text.translate(_ONE_SHAPE, _NO_BRACKETS)
-    rounds = 0
-    while pairs and rounds <= MAX_DEPTH:
-        pairs = pairs.replace(b"[]", b"")
-        rounds += 1
-    return rounds
+        text = _without_strings(text)
+    steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
+    return max(accumulate(steps), default=0)
 
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_ONE_SHAPE = bytes.maketrans(b"{}", b"[]")
+_STEPS = bytes.maketrans(b"[{]}", bytes((1, 1, 255, 255)))  # as signed bytes: 1 and -1
 
 
 def _refuse(raw: bytes) -> None:

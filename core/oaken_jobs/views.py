@@ -15,15 +15,19 @@ from oaken_jobs.store.base import Document, TokenRow
 
 
 def iso(ms: int | None) -> str | None:
-    """A moment as text: UTC, milliseconds, `Z`.
+    """A moment as text: UTC, milliseconds, `Z`. One outside the years 1970 to 9999 is shown as the nearest inside.
 
     >>> iso(1_764_417_600_000)
     '2025-11-29T12:00:00.000Z'
     """
     if ms is None:
         return None
-    seconds, rest = divmod(ms, 1000)
+    seconds, rest = divmod(min(max(ms, 0), _LAST_MS), 1000)
     return f"{_second(seconds)}.{rest:03d}Z"
+
+
+_LAST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, beyond which there is no ISO 8601 that everyone reads."""
 
 
 @lru_cache(4096)
@@ -178,13 +182,14 @@ def agent(row: AgentRow) -> Json:
     }
 
 
-def kind(row: Kind) -> Json:
+def kind(row: Kind, rules: Rules) -> Json:
+    """A kind as these rules have it: its limit is the one that counts."""
     return {
         "name": row.name,
         "payload_schema": row.payload_schema.source if row.payload_schema else None,
         "result_schema": row.result_schema.source if row.result_schema else None,
         "instructions": row.instructions,
-        "limit": row.limit,
+        "limit": rules.caps.get(row.name),
         "lease_seconds": row.lease_seconds,
         "max_attempts": row.max_attempts,
         "on_lost": row.on_lost,

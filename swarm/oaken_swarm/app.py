@@ -1,6 +1,6 @@
 """The HTTP service: one ASGI application over a core.
 
-A call goes through here once: Host and Origin, route, token, body or query, the route's own function, answer. No layers of middleware
+A call goes through here once: Host and Origin, route, token, role, body or query, the route's own function, answer. No layers of middleware
 lie between, since at ten thousand calls a second each of them is felt.
 """
 
@@ -12,12 +12,13 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from oaken_jobs import auth
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import read
-from oaken_swarm.body import Size, read_json
+from oaken_swarm.body import AT_ONCE, Many, Size, read_json
 from oaken_swarm.call import Answer, Call, ClientGone
 from oaken_swarm.guard import Guard
 from oaken_swarm.paths import BodySize, Paths, Route
@@ -30,6 +31,7 @@ log = logging.getLogger("oaken.http")
 
 SMALL_BYTES = 1 << 20
 BULK_BYTES = 16 << 20
+MOST_CONTAINERS = 1 << 20
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -57,6 +59,10 @@ class App:
         self._waits = Waits()
         self._stopping = False
         self._sizes = _sizes(core)
+        self._many = {
+            route.path: Many(self._sizes[route.many_size], route.begins_many) for route in ROUTES if route.many_size
+        }
+        self._threads = asyncio.Semaphore(AT_ONCE)
 
     def stop(self) -> None:
         """Answers all calls that wait, and lets none wait any more. The server itself is stopped afterwards."""
@@ -102,6 +108,8 @@ class App:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
         token = None if route.open else headers.token
         who = self._local or (_NOBODY if route.open else await self._core.tokens.authenticate(token, "http"))
+        if route.needs is not None:
+            auth.require(who, route.needs)
         if headers.idempotency_key:
             raise InvalidRequest(
                 "Idempotency-Key is not supported by this version. Leave it out, and give jobs a dedupe_key where a repeat "
@@ -113,7 +121,8 @@ class App:
             return await route.handler(call, read(route.takes, query))
         if query:
             raise InvalidRequest(f"{route.method} {route.path} takes no query; put the fields into the body.")
-        data = await read_json(receive, self._sizes[route.size], headers.content_type, headers.content_encoding)
+        size, many = self._sizes[route.size], self._many.get(route.path)
+        data = await read_json(receive, size, many, headers.content_type, headers.content_encoding, self._threads)
         return await route.handler(call, read(route.model_for(data), data))
 
 
@@ -154,11 +163,14 @@ def _sizes(core: Core) -> dict[BodySize, Size]:
     payload = 3 * rules.max_payload_bytes + SMALL_BYTES
     result = 3 * rules.max_result_bytes + SMALL_BYTES
     bulk = max(BULK_BYTES, payload, result)
+    # Each takes two bytes at least, so that one payload or result of the size allowed never has more.
+    containers = max(MOST_CONTAINERS, rules.max_payload_bytes, rules.max_result_bytes)
+    elsewhere = "Keep large things elsewhere and send where they are."
     return {
-        "small": Size(SMALL_BYTES, None, "This call needs only a few fields."),
-        "payload": Size(payload, "[jobs] max_payload_bytes", "Keep large things elsewhere and send where they are."),
-        "result": Size(result, "[jobs] max_result_bytes", "Keep large things elsewhere and send where they are."),
-        "bulk": Size(bulk, None, "Send it in parts."),
+        "small": Size(SMALL_BYTES, None, "This call needs only a few fields.", containers),
+        "payload": Size(payload, "[jobs] max_payload_bytes", elsewhere, containers),
+        "result": Size(result, "[jobs] max_result_bytes", elsewhere, containers),
+        "bulk": Size(bulk, None, "Send it in parts.", containers),
     }
 
 

@@ -1,8 +1,10 @@
-"""Reads a body: JSON of a bounded size, never more of it in memory than is allowed."""
+"""Reads a body: JSON of a bounded size, never more of it in memory than is allowed, and never at the cost of other calls."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from starlette.types import Receive
@@ -15,6 +17,12 @@ from oaken_swarm.call import ClientGone
 DRAIN_BYTES = 32 << 20
 """How much more than allowed is read and thrown away, so that the client gets to hear the refusal."""
 
+THREAD_BYTES = 256 << 10
+"""From here on a body is read in a thread, so that other calls are answered meanwhile."""
+AT_ONCE = 2
+"""How many bodies are read in threads at one time."""
+_BEGIN = 200
+
 _JSON = re.compile(rb'application/json(\s*;\s*charset\s*=\s*"?utf-8"?)?\s*;?', re.IGNORECASE)
 
 
@@ -24,14 +32,30 @@ class Size(NamedTuple):
     limit: int
     setting: str | None
     hint: str
+    containers: int
+    """The most objects and lists it may hold. Each costs a hundred times the two bytes it may have in the text."""
 
 
-async def read_json(receive: Receive, size: Size, media_type: bytes | None, encoding: bytes | None) -> Any:
-    """The JSON value of the body; an empty object where there is no body.
+class Many(NamedTuple):
+    """The size of a body that holds several at once, and how such a body is told by its beginning."""
+
+    size: Size
+    begins: Callable[[bytes], bool]
+
+
+async def read_json(
+    receive: Receive,
+    size: Size,
+    many: Many | None,
+    media_type: bytes | None,
+    encoding: bytes | None,
+    threads: asyncio.Semaphore,
+) -> Any:
+    """The JSON value of the body; an empty object where there is no body. Large ones are read in one of the `threads`.
 
     Raises `TooLarge`, `UnsupportedMediaType` (a body needs the type `application/json`) and `BadJson`.
     """
-    raw = await _read(receive, size)
+    raw, size = await _read(receive, size, many)
     if not raw:
         return {}
     if media_type != b"application/json" and (media_type is None or not _JSON.fullmatch(media_type.strip())):
@@ -39,16 +63,33 @@ async def read_json(receive: Receive, size: Size, media_type: bytes | None, enco
         raise UnsupportedMediaType(f"A body must be sent with `Content-Type: application/json`, in UTF-8; got {sent}.")
     if encoding is not None and encoding.strip().lower() not in (b"identity", b""):
         raise UnsupportedMediaType("A body must be sent as it is: compressed ones (Content-Encoding) are not read.")
+    if len(raw) <= THREAD_BYTES:
+        return jsontext.parse(raw)
+    async with threads:
+        return await asyncio.to_thread(_parse, raw, size)
+
+
+def _parse(raw: bytes, size: Size) -> Any:
+    held = jsontext.containers(raw) if len(raw) > 2 * size.containers else 0
+    if held > size.containers:
+        raise TooLarge(
+            f"The body holds {held} objects and lists; at most {size.containers} are read here. {size.hint}",
+            limit=size.containers,
+            actual=held,
+        )
     return jsontext.parse(raw)
 
 
-async def _read(receive: Receive, size: Size) -> bytes:
+async def _read(receive: Receive, size: Size, many: Many | None) -> tuple[bytes, Size]:
+    """The body, and the size that counted for it."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message.get("body", b"")
+        if len(body) > size.limit and many is not None and many.begins(body[:_BEGIN]):
+            size = many.size
         if len(body) > size.limit:
             raise _too_large(size, len(body))
-        return body
+        return body, size
     chunks: list[bytes] = []
     total = 0
     while True:
@@ -56,13 +97,17 @@ async def _read(receive: Receive, size: Size) -> bytes:
             raise ClientGone
         chunk: bytes = message.get("body", b"")
         total += len(chunk)
+        if total > size.limit and many is not None:
+            if many.begins((b"".join(chunks) + chunk)[:_BEGIN]):
+                size = many.size
+            many = None
         if total <= size.limit:
             chunks.append(chunk)
         else:
             chunks.clear()
         more: bool = message.get("more_body", False)
         if not more and total <= size.limit:
-            return b"".join(chunks)
+            return b"".join(chunks), size
         if not more or total > size.limit + DRAIN_BYTES:
             raise _too_large(size, total)
         message = await receive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,8 @@ class Route:
     """A method on a path, and what answers it. `{name}` in the path is any one segment.
 
     `takes` is the model of the query for GET and DELETE, of the body otherwise. `many` is the body for several at once; it has
-    one field, by which it is told apart. An `open` route needs no token.
+    one field, by which it is told apart; `many_size` is its size where it differs. `needs` is the action, a key of `auth.MAY`, without
+    which nothing of a body is read. An `open` route needs no token.
     """
 
     method: str
@@ -30,6 +32,8 @@ class Route:
     takes: type[Request] = EmptyRequest
     many: type[Request] | None = None
     size: BodySize = "small"
+    many_size: BodySize | None = None
+    needs: str | None = None
     open: bool = False
 
     @property
@@ -41,6 +45,10 @@ class Route:
         if self.many is not None and isinstance(data, dict) and self._mark in data:
             return self.many
         return self.takes
+
+    def begins_many(self, begin: bytes) -> bool:
+        """Whether a body that begins so is the one for several at once: its field comes first."""
+        return re.match(rb'\s*\{\s*"%b"' % self._mark.encode(), begin) is not None
 
     @cached_property
     def _mark(self) -> str:
@@ -103,7 +111,10 @@ class Paths:
                 break
             node = child
         if node is None or not node.methods:
-            raise NotFound(f"There is nothing at {clean(path, 200)!r}. Routes begin with /v1; see the documentation.")
+            raise NotFound(
+                f"There is nothing at {clean(path, 200)!r}. This is Oaken's HTTP interface; routes begin with /v1 and need a token, "
+                "see /healthz."
+            )
         if method == "OPTIONS":
             return Found(None, {}, node.allowed)
         found = node.methods.get("GET" if method == "HEAD" else method)

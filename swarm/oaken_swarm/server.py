@@ -7,16 +7,36 @@ import errno
 import logging
 import os
 import socket
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
 
+import orjson
 import uvicorn
 
 from oaken_jobs.errors import ConfigError
 from oaken_swarm.app import App
 
+_HTTPTOOLS = find_spec("httptools") is not None
+if TYPE_CHECKING or _HTTPTOOLS:
+    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+else:  # it is not a dependency everywhere; the connections below are not used then
+    from uvicorn.protocols.http.h11_impl import STATUS_LINE
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpToolsProtocol
+
 GRACE_SECONDS = 5
 """How long calls that are under way may go on after a stop was asked for. Those that only wait are answered at once."""
 KEEP_ALIVE_SECONDS = 30
 BACKLOG = 2048
+MAX_HEAD_BYTES = 64 << 10
+"""Request line and headers."""
+HEAD_SECONDS = 10.0
+"""How long a head may take, from the connection or its own first byte on."""
+BODY_SECONDS = 30.0
+"""How long a body may stand still."""
+LOOK_SECONDS = 1.0
+"""How often connections are looked at for these."""
+LINGER_SECONDS = 1.0
+"""How long a connection that was refused is still read from, so that its client gets to hear why."""
 
 
 class Server:
@@ -29,6 +49,7 @@ class Server:
         self._socket: socket.socket | None = None
         self._uvicorn: uvicorn.Server | None = None
         self._ticks: asyncio.Task[None] | None = None
+        self._looks: asyncio.Task[None] | None = None
 
     def bind(self) -> None:
         """Takes the address, so that it is known and taken before anything else is begun. Raises `ConfigError`."""
@@ -51,6 +72,8 @@ class Server:
         assert self._socket is not None
         config = uvicorn.Config(
             self._app,
+            http=_Connection if _HTTPTOOLS else "h11",
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -67,22 +90,190 @@ class Server:
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[self._socket])
         self._uvicorn = server
-        self._ticks = asyncio.get_running_loop().create_task(server.main_loop(), name="uvicorn")
+        loop = asyncio.get_running_loop()
+        self._ticks = loop.create_task(server.main_loop(), name="uvicorn")
+        self._looks = loop.create_task(_look_after(server), name="connections")
 
     async def stop(self) -> None:
         """Takes no new calls, answers those that wait, and gives those under way their grace."""
         server, self._uvicorn = self._uvicorn, None
         ticks, self._ticks = self._ticks, None
+        looks, self._looks = self._looks, None
         taken, self._socket = self._socket, None
         self._app.stop()
         if server is not None and ticks is not None:
             ticks.cancel()
             await asyncio.wait((ticks,))
             await server.shutdown(sockets=[taken] if taken is not None else None)
+            if looks is not None:
+                looks.cancel()
+                await asyncio.wait((looks,))
             if server.server_state.tasks:  # cancelled after their grace
                 await asyncio.wait(server.server_state.tasks, timeout=GRACE_SECONDS)
         elif taken is not None:
             taken.close()
+
+
+async def _look_after(server: uvicorn.Server) -> None:
+    """Ends connections that stand still. One look at all of them costs less than a timer for every request."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        now = loop.time()
+        connections: list[object] = [*server.server_state.connections]
+        for connection in connections:
+            if isinstance(connection, _Connection):
+                connection.look(now)
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn's connection, with bounds on what needs no token: the size of a head, and the time of heads and bodies."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_since: float | None = None
+        """Since when a head has been awaited; None while none is: in a body, and between two requests."""
+        self._head_bytes = 0
+        """What has come of a head before what is read now."""
+        self._uncounted = 0
+        """What has come of it, perhaps, behind the end of another message."""
+        self._whole = True
+        """Whether all of what is read now belongs to one message."""
+        self._may_be_long = False
+        self._in_body = False
+        self._heard = 0.0
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_since = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._heard = self.loop.time()
+        self._whole = not self._in_body
+        self._may_be_long = self._head_bytes + self._uncounted + len(data) > MAX_HEAD_BYTES
+        super().data_received(data)
+        if self._in_body or self._refused:
+            return
+        if self._head_since is not None:
+            if self._whole:
+                self._head_bytes += len(data)
+            else:
+                self._uncounted = len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_head()
+        elif self.timeout_keep_alive_task is None and not self._answering:
+            self._head_since = self._heard  # between two requests, but not silent
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_since is None:
+            self._head_since = self._heard
+
+    def on_headers_complete(self) -> None:
+        if self._refused:
+            return
+        # What was read with the head may be its body, so the head is measured.
+        if self._may_be_long and len(self.url) + sum(map(_bytes_of, self.headers)) > MAX_HEAD_BYTES:
+            self._refuse_head()
+            return
+        super().on_headers_complete()
+        self._head_since = None
+        self._head_bytes = self._uncounted = 0
+        self._in_body = True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = self._whole = False
+        if not self._refused:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._head_since is not None:
+            self._head_since = self.loop.time()  # nobody waited for it while the one before was answered
+
+    def shutdown(self) -> None:
+        if self._refused:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._refused:
+            self._refuse(400, "bad_request", "Bad request", "This is not HTTP/1.1 as this server reads it.")
+
+    def look(self, now: float) -> None:
+        """Ends the connection if it has stood still for too long."""
+        if self._refused or self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self._heard = now  # it is not the client that stands still
+            return
+        if self._in_body:
+            if now - self._heard > BODY_SECONDS:
+                self._refuse_late(f"The body stood still for {BODY_SECONDS:g} s. Send it without pauses.")
+        elif self._head_since is None or self._answering or now - self._head_since <= HEAD_SECONDS:
+            return
+        elif not self._head_bytes and not self._uncounted:
+            self.transport.close()  # it never asked for anything
+        else:
+            self._refuse_late(f"The head of the request was not there after {HEAD_SECONDS:g} s. Send it at once.")
+
+    @property
+    def _answering(self) -> bool:
+        return cast("Any", self.cycle) is not None and not self.cycle.response_complete
+
+    def _refuse_head(self) -> None:
+        self._refuse(
+            431,
+            "head_too_large",
+            "Request head too large",
+            f"The request line and headers are more than {MAX_HEAD_BYTES} bytes; send what is large in a body.",
+        )
+
+    def _refuse_late(self, detail: str) -> None:
+        self._refuse(408, "timeout", "Request timeout", detail)
+
+    def _refuse(self, status: int, code: str, title: str, detail: str) -> None:
+        """Answers, unless an answer has begun, and ends the connection."""
+        self._refused = True
+        self._unset_keepalive_if_required()
+        answering, cycle = self._answering, self.cycle
+        # What would not be the answer to the request at fault is not said.
+        silent = bool(self.pipeline) or answering != self._in_body or (answering and cycle.response_started)
+        if answering:  # whoever answers finds the client gone
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if silent:
+            self.transport.close()
+            return
+        body = orjson.dumps(
+            {
+                "type": f"urn:oaken:problem:{code}",
+                "title": title,
+                "status": status,
+                "detail": detail,
+                "code": code,
+            }
+        )
+        self.transport.write(
+            b"%bcontent-type: application/problem+json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[status], len(body), body)
+        )
+        # Closed with bytes unread, it would be reset, and the answer with it.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+def _bytes_of(header: tuple[bytes, bytes]) -> int:
+    return len(header[0]) + len(header[1]) + 4
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -50,6 +50,14 @@ class Waits:
                 # What the work gives back when it is cancelled is given back before anything is answered.
                 await asyncio.wait((task,))
 
+    @staticmethod
+    async def gone(receive: Receive) -> bool:
+        """Whether the client has gone by now, as far as the server has heard. The request's body must have been read."""
+        task = asyncio.ensure_future(_gone(receive))
+        done, _ = await asyncio.wait((task,), timeout=0)
+        task.cancel()
+        return bool(done)
+
     def stop(self) -> None:
         """Ends all waits, and every later one at once."""
         self.stopped = True

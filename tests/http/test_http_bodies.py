@@ -232,3 +232,53 @@ async def test_configured_limits_are_the_ones_that_count(core: Core, tmp_path: A
         await client.enqueue("echo", payload_of(21))
     await service.close()
     await small.close()
+
+
+def bombs() -> dict[str, bytes]:
+    """Bodies of many megabytes that take far longer to read than others of their size."""
+    deep = b"[" + b",".join([b"[" * 95 + b"]" * 95] * 20_000) + b"]"
+    return {
+        "deep": b'{"kind":"k","payload":{"x":' + deep + b"}}",
+        "deep bulk": b'{"jobs":[{"kind":"k","payload":{"x":' + deep * 3 + b"}}]}",
+        "objects": b'{"kind":"k","payload":{"c":"\\u003a","x":[' + b"{}," * 1_300_000 + b"0]}}",
+        "integers": b'{"kind":"k","payload":{"c":"\\u003a","x":[' + b"1," * 2_000_000 + b"0]}}",
+        "twice": b'{"kind":"k","payload":{' + b",".join(b'"%d":1' % (n % 300_000) for n in range(310_000)) + b"}}",
+    }
+
+
+@pytest.mark.parametrize("name", [*bombs()])
+async def test_other_calls_are_answered_while_a_large_body_is_read(server: Service, name: str) -> None:
+    http, other = await server.http(), await server.http("eve", "viewer")
+    assert (await other.get("/v1/me")).status_code == 200
+    headers = {"Content-Type": "application/json"}
+    large = asyncio.ensure_future(http.post("/v1/jobs", content=bombs()[name], headers=headers, timeout=60))
+    answered = 0
+    while not large.done():
+        assert (await other.get("/v1/me")).status_code == 200
+        answered += 1
+    assert answered > 2
+    assert (await large).status_code in (400, 413)
+
+
+async def test_one_job_may_not_have_a_body_of_the_size_for_many(server: Service) -> None:
+    http = await server.http()
+    headers = {"Content-Type": "application/json"}
+    job = b'{"kind":"echo","payload":{"t":"' + b"x" * (5 * MIB) + b'"}}'
+    for body in (job, b" " * (5 * MIB) + b"{}", b'{"title":"jobs","jobs":[' + job + b"]}"):
+        told = problem(await http.post("/v1/jobs", content=body, headers=headers), 413, "too_large")
+        assert (told["setting"], told["limit"]) == ("[jobs] max_payload_bytes", 4 * MIB)
+    small = b'{"kind":"echo","payload":{"t":"' + b"x" * (MIB // 2) + b'"}}'
+    for begin in (b'{"jobs":[', b' \n{ "jobs" : ['):
+        response = await http.post("/v1/jobs", content=begin + b",".join([small] * 10) + b"]}", headers=headers)
+        assert [one["created"] for one in response.json()["jobs"]] == [True] * 10
+
+
+async def test_a_body_of_too_many_objects_is_refused_before_it_is_parsed(server: Service) -> None:
+    http = await server.http()
+    headers = {"Content-Type": "application/json"}
+    body = b'{"jobs":[' + b"{}," * (1 << 20) + b"{}]}"
+    told = problem(await http.post("/v1/jobs", content=body, headers=headers), 413, "too_large")
+    assert told["actual"] == (1 << 20) + 3
+    text = b'{"jobs":[{"kind":"echo","payload":{"t":"' + b"[{" * (MIB // 2 - 100) + b'"}},'
+    response = await http.post("/v1/jobs", content=text + text[9:] + text[9:-1] + b"]}", headers=headers)
+    assert [one["created"] for one in response.json()["jobs"]] == [True] * 3  # brackets in texts are none

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from oaken_jobs import views
 from oaken_swarm import InvalidRequest
 from oaken_swarm.routes import jobs as job_routes
 from tests.service import Service, problem
@@ -203,3 +204,19 @@ async def test_writing_calls_take_no_query(server: Service) -> None:
 async def test_waiting_for_many_checks_its_query(server: Service, query: str, told: str) -> None:
     http = await server.http()
     assert told in problem(await http.get(f"/v1/jobs/wait?{query}"), 422, "invalid_request")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (-1, "1970-01-01T00:00:00.000Z"),
+        (-(2**63), "1970-01-01T00:00:00.000Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "9999-12-31T23:59:59.999Z"),
+        (2**63 - 1, "9999-12-31T23:59:59.999Z"),
+        (None, None),
+    ],
+)
+def test_any_moment_that_a_row_may_hold_can_be_shown(ms: int | None, shown: str | None) -> None:
+    assert views.iso(ms) == shown

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from oaken_jobs import __version__, pipeline
 from oaken_jobs.clock import SystemClock
+from oaken_jobs.core import Core
+from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.runner import Runner
 from oaken_swarm import Client, Conflict, InvalidRequest, NotFound, Unauthenticated
-from tests.service import Service, eventually, problem
+from tests.service import Service, eventually, problem, serve
 
 
 async def test_queues_show_counts_and_hide_the_built_in_stages(server: Service) -> None:
@@ -88,6 +91,17 @@ async def test_kinds_show_their_schemas_and_instructions(server: Service) -> Non
     assert kinds.keys() == {"checked", "embed", "intake", "store", "triage"}
     assert kinds["checked"]["result_schema"] == {"type": "object", "required": ["sum"]}
     assert kinds["intake"]["internal"] is True
+
+
+async def test_a_kind_shows_the_limit_that_counts(tmp_path: Path) -> None:
+    kinds = {"own": Kind("own", limit=3), "capped": Kind("capped", limit=3), "set": Kind("set"), "free": Kind("free")}
+    core = Core.on_folder(tmp_path / "limits", Rules(kinds=kinds, kind_limits={"capped": 1, "set": 2}), "serve")
+    await core.open()
+    service = await serve(core)
+    told = (await (await service.client()).kinds())["kinds"]
+    assert {kind["name"]: kind["limit"] for kind in told} == {"own": 3, "capped": 1, "set": 2, "free": None}
+    await service.close()
+    await core.close()
 
 
 async def test_me_says_who_a_token_is_and_what_it_may_do(server: Service) -> None:

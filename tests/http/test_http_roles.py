@@ -95,6 +95,17 @@ async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Servic
                 assert "token" in response.json()["detail"]
 
 
+async def test_a_role_that_may_not_is_refused_before_its_body_is_read(server: Service) -> None:
+    token = await server.token("none", "viewer")
+    for name, allowed in MAY.items():
+        method, path = name.split(" ")
+        if method in ("POST", "PUT") and "viewer" not in allowed:
+            # Neither its type nor its end ever come.
+            head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n\r\n"
+            status, body = await server.raw(head.encode() + b"{")
+            assert (status, b"forbidden" in body) == (403, True), name
+
+
 async def test_a_refusal_of_a_role_changes_nothing(server: Service) -> None:
     root = await server.client("root", "admin")
     job_id = (await root.enqueue("echo"))["job"]["id"]

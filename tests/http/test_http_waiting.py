@@ -11,6 +11,7 @@ import pytest
 
 from oaken_jobs.core import Core
 from oaken_swarm import server as server_module
+from oaken_swarm.call import Call
 from tests.service import Service, eventually, serve
 
 
@@ -110,6 +111,30 @@ async def test_a_client_that_leaves_at_the_moment_of_the_claim_leaves_nothing_cl
         await eventually(free)
     [job] = await server.core.store.jobs([job_id])
     assert job.epoch > 0, "no request got as far as a claim"
+
+
+async def test_a_client_that_leaves_after_the_claim_and_before_the_answer_leaves_nothing_claimed(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await server.client("ann", "user")
+    job_id = (await user.enqueue("echo"))["job"]["id"]
+    connections = Connections(server)
+    request = await lease_request(server, 1)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await connections.until(2)
+
+    async def leaves(call: Any) -> None:
+        writer.transport.abort()
+        await connections.until(1)
+
+    monkeypatch.setattr(Call, "check_token", leaves)
+    writer.write(request)
+
+    async def free() -> bool:
+        [job] = await server.core.store.jobs([job_id])
+        return (job.state, job.attempts, job.epoch) == ("queued", 0, 1)
+
+    await eventually(free)
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_job_is_forgotten(server: Service) -> None:

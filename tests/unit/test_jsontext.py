@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oaken_jobs.errors import BadJson, PayloadInvalid, ResultInvalid, TooLarge
-from oaken_jobs.jsontext import MAX_DEPTH, MAX_INT, MIN_INT, dump, parse
+from oaken_jobs.jsontext import (
+    MAX_DEPTH,
+    MAX_INT,
+    MIN_INT,
+    _depth,  # pyright: ignore[reportPrivateUsage]
+    dump,
+    parse,
+)
 
 keys = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 scalars = (
@@ -82,6 +89,7 @@ def _nested(depth: int) -> str:
         ('{"a": 18446744073709551616}', "/a", "an integer beyond 64 bits"),
         ('{"a": -9223372036854775809}', "/a", "an integer beyond 64 bits"),
         ("[" + "9" * 100_000 + "]", "/0", "an integer beyond 64 bits"),
+        ('["\\"", 1e22, 1234567890123456789, -9223372036854775809]', "/3", "an integer beyond 64 bits"),
         (r'{"a": ["\ud800"]}', "/a/0", "a lone surrogate"),
         (r'{"a": ["\udc00\ud800"]}', "/a/0", "a lone surrogate"),
         (r'{"\ud800": 1}', "/\ufffd", "a lone surrogate in the key"),
@@ -147,6 +155,10 @@ def test_a_surrogate_written_out_in_bytes_is_refused_with_its_path() -> None:
         ("-9223372036854775808", MIN_INT),
         ("123456789012345678901.5", 123456789012345678901.5),
         ('"123456789012345678901234567890 1e+22"', "123456789012345678901234567890 1e+22"),
+        (
+            "[0.12345678901234567890e22, 1e-12345678901234567890, 12345678901234567890]",
+            [1234567890123456789012.0, 0.0, 12345678901234567890],
+        ),
         ('["12345678901234567890", 1e+22]', ["12345678901234567890", 1e22]),
         ('"\\u0000"', "\x00"),
         ('"\\ud83d\\ude00"', "😀"),
@@ -180,6 +192,43 @@ def test_millions_of_anything_are_refused_without_a_crash(text: str) -> None:
     with pytest.raises(BadJson):
         parse(text * 2_000_000)
     assert time.perf_counter() - start < 10
+
+
+def _seconds(text: bytes) -> float:
+    start = time.perf_counter()
+    parse(text)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"[" * 90 + b"]" * 90,
+        b'"\\u003a"',
+        b'"\\u003c"',
+        b'["1234567890123456789", 1e22]',
+        b"[1234567890123456789, 1e22]",
+    ],
+)
+def test_nothing_that_is_taken_is_read_the_slow_way(odd: bytes) -> None:
+    plain = b"[" + b"[0]," * 300_000
+    slow = min(_seconds(plain + odd * 1 + b"]") for _ in range(3))
+    assert slow < 8 * min(_seconds(plain + b"0]") for _ in range(3)) + 0.05
+
+
+def test_deep_texts_take_time_by_their_size_and_not_by_their_depth() -> None:
+    def text(depth: int) -> bytes:
+        one = b"[" * depth + b"]" * depth
+        return b"[" + b",".join([one] * (900_000 // depth)) + b"]"
+
+    shallow = min(_depth_seconds(text(3)) for _ in range(3))
+    assert min(_depth_seconds(text(95)) for _ in range(3)) < 4 * shallow + 0.02
+
+
+def _depth_seconds(text: bytes) -> float:
+    start = time.perf_counter()
+    _depth(text)
+    return time.perf_counter() - start
 
 
 class _Colour(enum.Enum):

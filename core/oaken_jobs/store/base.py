@@ -67,9 +67,10 @@ class Claim:
 
 
 class Claimed(NamedTuple):
-    """What each want got, and when (ms) it is worth asking again where somebody got less than wanted."""
+    """What each want got (None: its token is barred, it will never get anything), and when (ms) it is worth asking again where
+    somebody got less than wanted."""
 
-    leases: list[list[Leased]]
+    leases: list[list[Leased] | None]
     next_at: int | None
 
 

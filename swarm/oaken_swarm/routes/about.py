@@ -23,7 +23,8 @@ async def agents(call: Call, asked: EmptyRequest) -> Answer:
 
 
 async def kinds(call: Call, asked: EmptyRequest) -> Answer:
-    return answer({"kinds": [views.kind(row) for row in call.core.jobs.kinds(call.who)]})
+    rules = call.core.jobs.rules
+    return answer({"kinds": [views.kind(row, rules) for row in call.core.jobs.kinds(call.who)]})
 
 
 async def me(call: Call, asked: EmptyRequest) -> Answer:

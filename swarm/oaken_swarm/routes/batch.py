@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from oaken_jobs import auth, views
+from oaken_jobs import views
 from oaken_jobs.errors import InvalidRequest, OakenError
 from oaken_jobs.model import Job, Json
 from oaken_jobs.moves import Finish
@@ -47,7 +47,6 @@ _OPS: dict[str, tuple[type[Request], Callable[[Call, str, Any], Finish | Beat]]]
 
 
 async def batch(call: Call, asked: BatchRequest) -> Answer:
-    auth.require(call.who, "lease")
     most = call.core.jobs.rules.max_batch
     if len(asked.ops) > most:
         raise InvalidRequest(
@@ -91,4 +90,4 @@ def _shown(call: Call, reply: Job | Beaten | OakenError) -> Json:
     return {"job": shown(call, reply), "status": 200}
 
 
-ROUTES = (Route("POST", "/v1/leases/batch", batch, BatchRequest, size="bulk"),)
+ROUTES = (Route("POST", "/v1/leases/batch", batch, BatchRequest, size="bulk", needs="lease"),)

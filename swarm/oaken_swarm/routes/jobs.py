@@ -221,7 +221,16 @@ async def requeue(call: Call, asked: RequeueRequest) -> Answer:
 
 
 ROUTES = (
-    Route("POST", "/v1/jobs", enqueue, NewJobRequest, many=NewJobsRequest, size="bulk"),
+    Route(
+        "POST",
+        "/v1/jobs",
+        enqueue,
+        NewJobRequest,
+        many=NewJobsRequest,
+        size="payload",
+        many_size="bulk",
+        needs="enqueue",
+    ),
     Route("GET", "/v1/jobs", list_jobs, JobsQuery),
     Route("GET", "/v1/jobs/wait", wait_many, WaitManyQuery),
     Route("GET", "/v1/jobs/{id}", get),
@@ -231,6 +240,6 @@ ROUTES = (
     Route("GET", "/v1/jobs/{id}/activity", activity),
     Route("GET", "/v1/jobs/{id}/children", children),
     Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),
-    Route("POST", "/v1/jobs/{id}/cancel", cancel),
-    Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest),
+    Route("POST", "/v1/jobs/{id}/cancel", cancel, needs="manage"),
+    Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest, needs="manage"),
 )

@@ -58,6 +58,10 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
         except Unauthenticated:
             await _give_back(call, who, leases)
             raise
+    # Looked at once more: a client that left since would leave its jobs running for nobody until their leases expire.
+    if leases and await call.waits.gone(call.receive):
+        await _give_back(call, who, leases)
+        raise ClientGone
     now = jobs.now()
     return answer({"leases": [views.leased(one, jobs.rules, now) for one in leases]})
 
@@ -157,12 +161,12 @@ async def cancelled(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
-    Route("POST", "/v1/leases", lease, LeaseRequest),
-    Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest),
-    Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest),
-    Route("POST", "/v1/leases/{lease_id}/complete", complete, CompleteRequest, size="result"),
-    Route("POST", "/v1/leases/{lease_id}/fail", fail, FailRequest),
-    Route("POST", "/v1/leases/{lease_id}/defer", defer, DeferRequest),
-    Route("POST", "/v1/leases/{lease_id}/release", release),
-    Route("POST", "/v1/leases/{lease_id}/cancelled", cancelled),
+    Route("POST", "/v1/leases", lease, LeaseRequest, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/complete", complete, CompleteRequest, size="result", needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/fail", fail, FailRequest, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/defer", defer, DeferRequest, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/release", release, needs="lease"),
+    Route("POST", "/v1/leases/{lease_id}/cancelled", cancelled, needs="lease"),
 )

@@ -43,6 +43,6 @@ async def intake(call: Call, asked: IntakeRequest) -> Answer:
 
 ROUTES = (
     Route("GET", "/v1/subjects/{subject}", subject),
-    Route("PUT", "/v1/subjects/{subject}/labels", set_labels, LabelsRequest),
-    Route("POST", "/v1/intake", intake, IntakeRequest, size="payload"),
+    Route("PUT", "/v1/subjects/{subject}/labels", set_labels, LabelsRequest, needs="manage"),
+    Route("POST", "/v1/intake", intake, IntakeRequest, size="payload", needs="enqueue"),
 )

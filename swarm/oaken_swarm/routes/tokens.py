@@ -11,12 +11,10 @@ from oaken_swarm.paths import Route
 
 
 async def tokens(call: Call, asked: EmptyRequest) -> Answer:
-    auth.require(call.who, "administer")
     return answer({"tokens": [views.token(row) for row in await call.core.tokens.list()]})
 
 
 async def create(call: Call, asked: TokenRequest) -> Answer:
-    auth.require(call.who, "administer")
     row, secret = await call.core.tokens.create(
         call.who.actor, asked.name, [*asked.roles], kind=asked.kind, expires_in=asked.expires_in
     )
@@ -24,7 +22,6 @@ async def create(call: Call, asked: TokenRequest) -> Answer:
 
 
 async def revoke(call: Call, asked: EmptyRequest) -> Answer:
-    auth.require(call.who, "administer")
     name = call.params["name"]
     if not auth.NAME.fullmatch(name):
         raise NotFound(f"There is no token named {clean(name, 60)!r}; see GET /v1/tokens.")
@@ -32,7 +29,7 @@ async def revoke(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/tokens", tokens),
-    Route("POST", "/v1/tokens", create, TokenRequest),
-    Route("DELETE", "/v1/tokens/{name}", revoke),
+    Route("GET", "/v1/tokens", tokens, needs="administer"),
+    Route("POST", "/v1/tokens", create, TokenRequest, needs="administer"),
+    Route("DELETE", "/v1/tokens/{name}", revoke, needs="administer"),
 )

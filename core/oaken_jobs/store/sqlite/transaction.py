@@ -410,7 +410,7 @@ class Transaction:
 
     def _claim(self, op: Claim) -> Claimed:
         self._sweep(_DUE_SWEEPS_IN_CLAIM)
-        leases: list[list[Leased]] = []
+        leases: list[list[Leased] | None] = []
         exhausted: set[Any] = set()
         short: list[Want] = []
         wants = op.wants
@@ -418,8 +418,9 @@ class Transaction:
         while at < len(wants):
             # Requests with the same filter that stand one behind the other are served by one pick.
             filter = wants[at].filter
-            if self._barred(wants[at]) or (not wants[at].fresh and not self._worth_a_pick(wants[at])):
-                leases.append([])
+            barred = self._barred(wants[at])
+            if barred or (not wants[at].fresh and not self._worth_a_pick(wants[at])):
+                leases.append(None if barred else [])
                 at += 1
                 continue
             end = at + 1

@@ -1,0 +1,114 @@
+"""Connections before anybody is known: heads of bounded size, and bounded time for heads and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from oaken_jobs.core import Core
+from oaken_swarm import server as server_module
+from tests.service import Service, serve
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture
+async def hasty(core: Core, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    """A server that waits for nobody."""
+    for name, seconds in {"HEAD_SECONDS": 0.05, "BODY_SECONDS": 0.05, "LOOK_SECONDS": 0.01}.items():
+        monkeypatch.setattr(server_module, name, seconds)
+    service = await serve(core)
+    yield service
+    await service.close()
+
+
+async def told(reader: asyncio.StreamReader) -> bytes:
+    """Everything up to the end of the connection."""
+    return await asyncio.wait_for(reader.read(), 10)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"GET /", HEAD + b"X: ", HEAD + b"X", HEAD, b"\r\n"],
+    ids=["a path", "a value", "a name", "many headers", "empty lines"],
+)
+async def test_a_head_without_end_is_cut_off(server: Service, begin: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    more = {HEAD: b"X-Y: z\r\n", b"\r\n": b"\r\n"}.get(begin, b"x" * 8)
+    writer.write(begin)
+    answer = asyncio.ensure_future(reader.read())
+    for _ in range(2000):
+        if answer.done():
+            break
+        writer.write(more * 8192)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(writer.drain(), 10)
+        await asyncio.sleep(0)
+    assert answer.done()
+    assert (await answer).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    writer.close()
+    assert (await (await server.client()).healthz()) == {"status": "ok"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_head_over_the_limit_is_told_so(server: Service, whole: bool) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(HEAD + b"X: " + b"x" * server_module.MAX_HEAD_BYTES + (b"\r\n\r\n" if whole else b""))
+    answer = await told(reader)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"application/problem+json" in answer
+    assert b'"code":"head_too_large"' in answer
+    writer.close()
+
+
+async def test_a_head_below_the_limit_is_read_whatever_comes_with_it(server: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    large = HEAD + b"X: " + b"x" * 60_000 + b"\r\n"
+    body = b"Content-Length: 200000\r\n\r\n" + b"x" * 200_000
+    writer.write((large + body) * 3 + large + b"\r\n")
+    for _ in range(4):
+        assert (await asyncio.wait_for(reader.readuntil(b'"ok"}'), 10)).count(b" 200 OK") == 1
+    writer.close()
+
+
+async def test_a_head_that_takes_too_long_is_408(hasty: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.port)
+    writer.write(HEAD + b"\r\n" + HEAD)
+    answer = await told(reader)
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert answer.count(b"HTTP/1.1 408 ") == 1
+    writer.close()
+
+
+async def test_a_connection_that_never_asks_is_closed_in_silence(hasty: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.port)
+    assert await told(reader) == b""
+    writer.close()
+
+
+async def test_a_body_that_stands_still_is_408(hasty: Service) -> None:
+    token = await hasty.token("ann", "user")
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.port)
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n\r\n"
+    writer.write(head.encode() + b"{")
+    answer = await told(reader)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"timeout"' in answer
+    writer.close()
+
+
+async def test_a_body_that_nobody_waits_for_does_not_keep_its_connection(hasty: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.port)
+    writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+    answer = await told(reader)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    writer.close()
+
+
+async def test_a_call_that_waits_is_not_one_that_stands_still(hasty: Service) -> None:
+    client = await hasty.client()
+    assert await client.lease(wait_seconds=0.3) == {"leases": []}
