@@ -373,6 +373,12 @@ _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false"
 
 def _check_plain(environ: Mapping[str, str]) -> None:
     """Refuses what looks like a mistyped variable. Others, such as those Kubernetes makes for a service, are let be."""
+    if environ.get("OAKEN_DATABASE_URL"):
+        # Whoever sets it believes that their jobs are somewhere else.
+        raise ConfigError(
+            "OAKEN_DATABASE_URL: this version keeps jobs in SQLite, in the data folder, and nowhere else. Unset it, and name "
+            "the folder in OAKEN_DATA_DIR."
+        )
     for variable in environ:
         if variable.startswith(_PREFIX) and "__" not in variable and variable not in _PLAIN:
             name = variable[len(_PREFIX) :]

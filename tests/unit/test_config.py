@@ -281,3 +281,8 @@ def test_importing_the_settings_brings_in_no_schema_engine_and_no_database() -> 
     code = "import sys, oaken_jobs.config; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"jsonschema_rs", "aiosqlite", "sqlite3", "asyncio", "pydantic_settings", "platformdirs"} & set(loaded)
+
+
+def test_a_database_that_this_version_cannot_use_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"OAKEN_DATABASE_URL.*SQLite.*OAKEN_DATA_DIR"):
+        load(tmp_path, environ={"OAKEN_DATABASE_URL": "postgresql://somewhere/jobs"})
