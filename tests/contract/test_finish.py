@@ -408,6 +408,7 @@ async def test_requeue_puts_a_failed_job_back_as_new_but_for_its_history(world: 
     for column in ("last_error", "reason", "percent", "message", "finished_at", "grade", "agent", "nonce", "holder"):
         assert getattr(job, column) is None, column
     assert (job.cost_usd, job.usage) == (1.0, '{"tokens":3}')
+    assert await world.jobs.progress(ME, job.id) == []
     assert len(await world.attempts(job.id)) == 1
     again = await world.take(OTHER)
     assert (again.job.epoch, again.job.attempts) == (2, 1)

@@ -40,6 +40,15 @@ async def test_every_change_of_a_job_leaves_one_row_with_its_actor(world: World)
     assert "private" not in repr(rows)
 
 
+async def test_the_activity_of_progress_says_how_far_the_work_is_now(world: World) -> None:
+    job = await world.add()
+    lease = await world.take()
+    for percent in (10, 40.4, None):
+        await world.jobs.heartbeat(AGENT, lease.lease_id, percent=percent, message="m", progress=True)
+    rows = [row for row in await world.jobs.activity(ME, job.id) if row.event == "job_progress"]
+    assert [row.percent for row in rows] == [10, 40, 40]
+
+
 async def test_the_activity_replayed_from_its_start_gives_the_present_states(world: World) -> None:
     for n in range(12):
         await world.add("capped" if n % 3 else "work", dedupe_key=f"k{n % 5}")

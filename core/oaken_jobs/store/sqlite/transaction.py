@@ -238,8 +238,10 @@ class Transaction:
                 changes["percent"] = op.percent
             changes["message"] = op.message if op.message is not None else job.message
             self._unit.progress.append((job.id, self._now, op.percent, op.message, job.epoch))
-            self._unit.note("job_progress", "progress", job, job, op.actor)
-        return Beaten(self._unit.set(job, changes), expires)
+        after = self._unit.set(job, changes)
+        if op.progress:
+            self._unit.note("job_progress", "progress", job, after, op.actor)
+        return Beaten(after, expires)
 
     def _cancel(self, op: Cancel) -> Reply:
         job = self._unit.known(op.job_id)
@@ -283,7 +285,8 @@ class Transaction:
                     other=other,
                 )
         after = self._unit.write(job, move, op.actor)
-        self._unit.db.execute("delete from results where job_id = ?", (job.id,))
+        for table in ("results", "progress"):
+            self._unit.db.execute(f"delete from {table} where job_id = ?", (job.id,))
         return after
 
     def _live_by_key(self, key: str | None) -> int | None:
