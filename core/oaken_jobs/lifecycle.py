@@ -1,6 +1,7 @@
-"""The state machine as one table: which verb may move a job from which state to which, and who may use it.
+"""The state machine as one table: which verb may move a job from which state to which.
 
-Storage asks `allowed` before it writes; nothing else in Oaken decides whether a move is legal.
+Storage asks `allowed` before it writes; nothing else in Oaken decides whether a move is legal. Who may use a verb is `auth`'s business,
+and for what ends a lease `moves.holds` is.
 """
 
 from __future__ import annotations
@@ -24,23 +25,6 @@ MOVES: dict[Verb, dict[str, frozenset[str]]] = {
     "requeue": {state: frozenset({"queued"}) for state in ("queued", "failed", "cancelled")},
 }
 """`""` stands for a job that does not exist yet."""
-
-WHO: dict[Verb, frozenset[str]] = {
-    "enqueue": frozenset({"user", "agent"}),
-    "claim": frozenset({"agent"}),
-    "complete": frozenset({"holder"}),
-    "fail": frozenset({"holder"}),
-    "defer": frozenset({"holder"}),
-    "release": frozenset({"holder"}),
-    "cancelled": frozenset({"holder"}),
-    "lose": frozenset({"system"}),
-    "cancel": frozenset({"user"}),
-    "requeue": frozenset({"user"}),
-}
-"""Roles, besides `holder` (of the job's live lease) and `system` (Oaken itself). An admin may do what a user may."""
-
-FINISHES: frozenset[Verb] = frozenset({"complete", "fail", "defer", "release", "cancelled"})
-"""Verbs that end a lease by its holder's word."""
 
 
 def allowed(verb: Verb, before: str, after: str) -> bool:

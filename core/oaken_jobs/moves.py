@@ -30,7 +30,7 @@ FREED: dict[str, Any] = {"nonce": None, "holder": None, "lease_expires": None, "
 
 @dataclass(slots=True)
 class Finish:
-    """A holder's word that its lease ends: `verb` is one of `lifecycle.FINISHES`."""
+    """A holder's word that its lease ends: `verb` is complete, fail, defer, release or cancelled."""
 
     ref: LeaseRef
     holder: str
@@ -177,7 +177,7 @@ def give_back(job: Job, now: int, rules: Rules) -> Move:
 
 def lose(job: Job, now: int, rules: Rules, share: float) -> Move:
     """The lease ran out. Judged by what the claim wrote on the row alone."""
-    policy = retry.Policy.load(job.policy) if job.policy else retry.Policy(5, 3600, 0.2)
+    policy = _policy(job, rules)
     error = f"lease of {job.agent} ran out without a heartbeat (attempt {job.attempts})"
     changes: dict[str, Any] = {"lost": job.lost + 1, "last_error": error[:500]}
     if job.cancelling:
@@ -327,7 +327,7 @@ def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Mov
         reason = "permanent" if call.permanent else "out_of_attempts"
         changes |= _final(job.having(changes), "failed", now, rules, reason=reason)
         return Move("fail", changes, "failed", error=call.error)
-    policy = retry.Policy.load(job.policy or rules.policy_for(job.kind))
+    policy = _policy(job, rules)
     wait = retry.delay_ms(policy, job.attempts, share, at_least_ms=call.delay_ms)
     changes |= {"state": "queued", "run_at": now + wait, **FREED}
     return Move("fail", changes, "retry", error=call.error)
@@ -339,6 +339,11 @@ def _cancelled(job: Job, call: Finish, now: int, rules: Rules) -> Move:
     if call.error is not None:
         changes["last_error"] = call.error
     return Move(call.verb, changes, "cancelled", error=call.error)
+
+
+def _policy(job: Job, rules: Rules) -> retry.Policy:
+    """As the claim wrote it on the row, whatever is known of the kind by now."""
+    return retry.Policy.load(job.policy or rules.policy_for(job.kind))
 
 
 def _final(job: Job, state: str, now: int, rules: Rules, *, reason: str) -> dict[str, Any]:

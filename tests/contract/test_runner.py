@@ -89,7 +89,6 @@ async def test_what_a_handler_raises_decides(
 
     await bench.start()
     job = await bench.world.add("act")
-    await until(lambda: True)
     deadline = asyncio.get_running_loop().time() + 10
     while True:
         found = await bench.world.job(job.id)
