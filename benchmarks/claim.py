@@ -38,7 +38,7 @@ def _time(database: Database, kinds: tuple[str, ...] | None) -> float:
         want = Want("bench", "bench", Actor("agent", "bench", "http"), max=10, kinds=kinds)
         database.execute("begin immediate")
         started = time.perf_counter()
-        (claimed,) = Transaction(database, NOW, rules, {"work"}, RowCache()).apply([Claim([want])])
+        (claimed,) = Transaction(database, NOW, rules, {"work": NOW}, RowCache()).apply([Claim([want])])
         spent.append((time.perf_counter() - started) * 1000)
         database.execute("rollback")
         assert len(claimed.leases[0]) == 10  # type: ignore[union-attr]

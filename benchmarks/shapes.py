@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oaken_jobs.model import ENQUEUED, Job
+from oaken_jobs.model import SERIAL
 from oaken_jobs.store.sqlite.driver import Database
 
 NOW = 1_800_000_000_000
 FUTURE = NOW + 86_400_000
-
-_COLUMNS = ", ".join(Job._fields[:ENQUEUED])
 
 
 def _fill(
@@ -21,12 +19,29 @@ def _fill(
     kind: str = "'work'",
     priority: str = "50",
     run_at: str = f"{NOW - 1000}",
+    serial_key: str = "null",
+    blocked: str = "0",
 ) -> None:
     """`count` queued jobs; the columns are SQL expressions of `n`."""
+    columns = {
+        "workspace": "'default'",
+        "kind": kind,
+        "queue": queue,
+        "routed_by": "'default'",
+        "state": "'queued'",
+        "priority": priority,
+        "serial_key": serial_key,
+        "blocked": blocked,
+        "max_attempts": "5",
+        "created_at": f"{NOW - 5000}",
+        "run_at": run_at,
+        "actor_kind": "'user'",
+        "actor_id": "'bench'",
+        "actor_via": "'http'",
+    }
     database.execute(
         f"with recursive c(n) as (select 1 union all select n + 1 from c where n < {count}) "
-        f"insert into jobs ({_COLUMNS}) select null, 'default', {kind}, {queue}, 'default', 'queued', {priority}, null, null, null, null, "
-        f"null, null, 5, null, {NOW - 5000}, {run_at}, 'user', 'bench', 'http', null from c"
+        f"insert into jobs ({', '.join(columns)}) select {', '.join(columns.values())} from c"
     )
 
 
@@ -83,6 +98,27 @@ def all_running(database: Database, count: int) -> None:
     _fill(database, 10)
 
 
+def busy_serial_key_ahead(database: Database, count: int) -> None:
+    """All jobs but ten are of one serial key, of which one runs."""
+    _fill(database, count, serial_key="'key'", priority="900", blocked=f"{SERIAL}")
+    _run_one_of_each_key(database)
+    _fill(database, 10)
+
+
+def busy_serial_keys_ahead(database: Database, count: int) -> None:
+    """All jobs but ten are of a thousand serial keys, of each of which one runs."""
+    _fill(database, count, serial_key="'key-' || (n % 1000)", priority="900", blocked=f"{SERIAL}")
+    _run_one_of_each_key(database)
+    _fill(database, 10)
+
+
+def _run_one_of_each_key(database: Database) -> None:
+    database.execute(
+        f"update jobs set state = 'running', blocked = 0, lease_expires = {FUTURE}, holder = 'x', epoch = 1 where id in "
+        "(select min(id) from jobs where serial_key is not null group by serial_key)"
+    )
+
+
 SHAPES: dict[str, Callable[[Database, int], None]] = {
     "one queue": one_queue,
     "a full cap ahead": full_cap_ahead,
@@ -92,6 +128,8 @@ SHAPES: dict[str, Callable[[Database, int], None]] = {
     "three hundred lanes": three_hundred_lanes,
     "all finished": all_finished,
     "all running": all_running,
+    "a busy serial key ahead": busy_serial_key_ahead,
+    "a thousand busy serial keys ahead": busy_serial_keys_ahead,
 }
 CAPS = {"capped": 2}
 KINDS: dict[str, str | None] = {"another kind ahead": '["work"]'}

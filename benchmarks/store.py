@@ -44,7 +44,7 @@ def _bound(folder: Path, seconds: float) -> float:
     def loop(database: Database) -> float:
         schema.migrate(database, "bound", 0)
         jobs = f"insert into jobs ({', '.join(_JOB_COLUMNS)}) values ({', '.join('?' * len(_JOB_COLUMNS))})"
-        activity = f"insert into activity ({', '.join(Activity._fields[1:])}) values ({', '.join('?' * 13)})"
+        activity = f"insert into activity ({', '.join(Activity._fields[1:])}) values ({', '.join('?' * 14)})"
         claim = (
             "update jobs set state = 'running', epoch = 1, attempts = 1, nonce = ?, holder = 'bench', agent = 'bench', "
             "lease_expires = ?, lease_ms = 60000, policy = ?, started_at = ?, invalid_results = 0 where id = ?"
@@ -64,29 +64,29 @@ def _bound(folder: Path, seconds: float) -> float:
             '{"state":"succeeded","finished_at":1800000000000,"reason":null,"percent":100,"progress_at":1800000000000,'
             '"grade":"note","grade_why":"ungraded","grade_version":1}'
         )
-        done, started = 0, time.perf_counter()
         now = 1_800_000_000_000
+        given = {
+            "workspace": "default",
+            "kind": "bench",
+            "queue": "default",
+            "routed_by": "default",
+            "state": "queued",
+            "priority": 100,
+            "max_attempts": 5,
+            "created_at": now,
+            "run_at": now,
+            "actor_kind": "user",
+            "actor_id": "bench",
+            "actor_via": "http",
+            "blocked": 0,
+        }
+        new = [given.get(column) for column in _JOB_COLUMNS[1:]]
+        done, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:
             ids = range(done + 1, done + 101)
             database.execute("begin immediate")
             for job in ids:
-                row = (
-                    job,
-                    "default",
-                    "bench",
-                    "default",
-                    "default",
-                    "queued",
-                    100,
-                    *[None] * 6,
-                    5,
-                    None,
-                    now,
-                    now,
-                    "user",
-                    "bench",
-                )
-                database.execute(jobs, (*row, "http", None))
+                database.execute(jobs, (job, *new))
                 database.execute("insert into payloads values (?, ?)", (job, '{"text":"hello","n":1}'))
                 row = (
                     now,
@@ -102,6 +102,7 @@ def _bound(folder: Path, seconds: float) -> float:
                     "user",
                     "bench",
                     "http",
+                    "default",
                 )
                 database.execute(activity, row)
             database.execute("commit")
@@ -123,6 +124,7 @@ def _bound(folder: Path, seconds: float) -> float:
                     "user",
                     "bench",
                     "http",
+                    "default",
                 )
                 database.execute(activity, row)
             database.execute("commit")
@@ -145,6 +147,7 @@ def _bound(folder: Path, seconds: float) -> float:
                     "user",
                     "bench",
                     "http",
+                    "default",
                 )
                 database.execute(activity, row)
             database.execute("commit")

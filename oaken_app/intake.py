@@ -32,6 +32,7 @@ def _read(path: Path) -> tuple[str, str | None]:
 def intake(
     files: Annotated[list[Path], typer.Argument(help="Text files, or - for standard input.")],
     title: Annotated[str | None, typer.Option(help="Instead of the first heading.")] = None,
+    workspace: Annotated[str | None, typer.Option(help="Into this workspace instead of the default one.")] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -42,7 +43,7 @@ def intake(
         for path in files:
             try:
                 text, source = _read(path)
-                answers.append(await client.intake(text, title=title, source=source))
+                answers.append(await client.intake(text, title=title, source=source, workspace=workspace))
             except OakenError as refusal:
                 answers.append(refusal)
         return answers

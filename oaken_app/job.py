@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oaken_app import bulk
 from oaken_app.backend import call, place
 from oaken_app.options import DataDir, Json
 from oaken_app.show import ago, as_json, job_card, job_table, line, table
@@ -21,6 +22,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 JobId = Annotated[int, typer.Argument(help="The job's number.")]
 JobIds = Annotated[list[int], typer.Argument(help="Numbers of jobs.")]
+SomeIds = Annotated[list[int] | None, typer.Argument(help="Numbers of jobs; or --all with filters.")]
 
 
 def _payload(text: str | None) -> dict[str, Any]:
@@ -57,16 +59,28 @@ def enqueue(
     subject: Annotated[str | None, typer.Option(help="What it is about, for instance note:17.")] = None,
     target: Annotated[str | None, typer.Option(help="One live job of a kind for each target.")] = None,
     dedupe_key: Annotated[str | None, typer.Option(help="While a job with this key lives, no second one.")] = None,
+    on_duplicate: Annotated[
+        str | None, typer.Option(help="keep, or replace: a live job that is still queued gets this payload.")
+    ] = None,
+    serial_key: Annotated[str | None, typer.Option(help="Of one key only one job runs at a time.")] = None,
     priority: Annotated[
         str | None, typer.Option(help="0 to 1000, the higher first; or user (100), ingest (50), backfill (10).")
     ] = None,
     delay_seconds: Annotated[float | None, typer.Option("--delay-seconds", "--delay", help="Run it later.")] = None,
     run_at: Annotated[str | None, typer.Option(help="Run it then: 2030-01-31T12:00:00Z.")] = None,
+    ttl_seconds: Annotated[
+        float | None, typer.Option("--ttl-seconds", "--ttl", help="Cancelled if it does not run within this time.")
+    ] = None,
+    expires_at: Annotated[str | None, typer.Option(help="Cancelled if it does not run by then.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
     parent_id: Annotated[int | None, typer.Option(help="The job that this one belongs to.")] = None,
     title: Annotated[str | None, typer.Option(help="A line for people.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="What it may cost before its grade suffers.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same command with the same key within a day adds nothing.")
+    ] = None,
+    workspace: Annotated[str | None, typer.Option(help="Into this workspace instead of the default one.")] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -75,14 +89,20 @@ def enqueue(
         "subject": subject,
         "target": target,
         "dedupe_key": dedupe_key,
+        "on_duplicate": on_duplicate,
+        "serial_key": serial_key,
         "priority": int(priority) if priority is not None and re.fullmatch("-?[0-9]{1,9}", priority) else priority,
         "delay_seconds": delay_seconds,
         "run_at": run_at,
+        "ttl_seconds": ttl_seconds,
+        "expires_at": expires_at,
         "max_attempts": max_attempts,
         "parent_id": parent_id,
         "title": title,
         "tags": tag or None,
         "budget_usd": budget_usd,
+        "idempotency_key": idempotency_key,
+        "workspace": workspace,
     }
     given = {name: value for name, value in fields.items() if value is not None}
     body = _payload(payload)
@@ -104,7 +124,12 @@ def enqueue(
 def status(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
     """Show one job, with payload and result."""
     job = call(data_dir, lambda client: client.job(job_id))["job"]
-    as_json({"job": job}) if json else job_card(job)
+    if json:
+        as_json({"job": job})
+        return
+    job_card(job)
+    if job["question"] is not None:
+        typer.echo(f"Note: it asks and waits; `oaken job answer {job_id} TEXT` tells it.", err=True)
 
 
 @app.command(name="list")
@@ -117,9 +142,9 @@ def list_jobs(
     subject: Annotated[str | None, typer.Option(help="What it is about.")] = None,
     tag: Annotated[str | None, typer.Option(help="One of its tags.")] = None,
     parent_id: Annotated[int | None, typer.Option(help="Children of this job.")] = None,
-    query: Annotated[
-        str | None, typer.Option("--query", "-q", help="Look in title, kind, subject, tags, error.")
-    ] = None,
+    workspace: bulk.Workspace = None,
+    asking: Annotated[bool, typer.Option("--asking", help="Only those with an open question.")] = False,
+    query: bulk.Query = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
     data_dir: DataDir = None,
@@ -135,6 +160,8 @@ def list_jobs(
         "subject": subject,
         "tag": tag,
         "parent_id": parent_id,
+        "workspace": workspace,
+        "asking": asking or None,
         "q": query,
         "limit": limit,
         "cursor": cursor,
@@ -211,8 +238,50 @@ def _each(
 
 
 @app.command()
-def cancel(job_ids: JobIds, data_dir: DataDir = None, json: Json = False) -> None:
-    """Cancel queued jobs, ask running ones to stop."""
+def cancel(
+    job_ids: SomeIds = None,
+    everything: bulk.All = False,
+    dry_run: bulk.DryRun = False,
+    state: bulk.States = None,
+    kind: bulk.Kinds = None,
+    queue: bulk.Queues = None,
+    grade: bulk.Grades = None,
+    agent: bulk.Agent = None,
+    subject: bulk.Subject = None,
+    tag: bulk.Tag = None,
+    parent_id: bulk.ParentId = None,
+    workspace: bulk.Workspace = None,
+    query: bulk.Query = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Cancel queued jobs, ask running ones to stop: those named, or with --all every one that matches.
+
+    oaken job cancel --all --kind embed --state queued --dry-run
+    """
+    filter = bulk.chosen(
+        job_ids,
+        everything,
+        state=state,
+        kind=kind,
+        queue=queue,
+        grade=grade,
+        agent=agent,
+        subject=subject,
+        tag=tag,
+        parent_id=parent_id,
+        workspace=workspace,
+        q=query,
+    )
+    if filter is not None:
+        bulk.change(
+            data_dir,
+            lambda client, fields: client.cancel_all(filter, **fields),
+            "Cancelled, or asked to stop",
+            dry_run=dry_run,
+            json=json,
+        )
+        return
 
     def say(told: dict[str, Any]) -> str:
         job = told["job"]
@@ -222,22 +291,130 @@ def cancel(job_ids: JobIds, data_dir: DataDir = None, json: Json = False) -> Non
             f"was asked to stop ({job['agent']} has it)." if job["cancelling"] else "is cancelled."
         )
 
-    _each(job_ids, data_dir, json, lambda client, job_id: client.cancel(job_id), say)
+    _one_by_one(dry_run)
+    _each(job_ids or [], data_dir, json, lambda client, job_id: client.cancel(job_id), say)
 
 
 @app.command()
 def requeue(
-    job_ids: JobIds,
+    job_ids: SomeIds = None,
     queue: Annotated[str | None, typer.Option(help="Into this queue instead of its own.")] = None,
+    retriage: Annotated[
+        bool,
+        typer.Option("--retriage", help="Of intake jobs: clear the machine's labels, so that triage decides again."),
+    ] = False,
+    everything: bulk.All = False,
+    dry_run: bulk.DryRun = False,
+    state: bulk.States = None,
+    kind: bulk.Kinds = None,
+    from_queue: bulk.FromQueues = None,
+    grade: bulk.Grades = None,
+    agent: bulk.Agent = None,
+    subject: bulk.Subject = None,
+    tag: bulk.Tag = None,
+    parent_id: bulk.ParentId = None,
+    workspace: bulk.Workspace = None,
+    query: bulk.Query = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Put failed, cancelled or queued jobs back to run now."""
+    """Put failed, cancelled or queued jobs back to run now: those named, or with --all every one that matches.
+
+    oaken job requeue --all --state failed --kind embed --dry-run
+    """
+    filter = bulk.chosen(
+        job_ids,
+        everything,
+        state=state,
+        kind=kind,
+        queue=from_queue,
+        grade=grade,
+        agent=agent,
+        subject=subject,
+        tag=tag,
+        parent_id=parent_id,
+        workspace=workspace,
+        q=query,
+    )
+    if filter is not None:
+        to: dict[str, Any] = {"retriage": retriage} | ({"queue": queue} if queue is not None else {})
+        bulk.change(
+            data_dir,
+            lambda client, fields: client.requeue_all(filter, **to, **fields),
+            "Requeued",
+            dry_run=dry_run,
+            json=json,
+        )
+        return
 
     def say(told: dict[str, Any]) -> str:
         return f"Job {told['job']['id']} is queued on {told['job']['queue']}."
 
-    _each(job_ids, data_dir, json, lambda client, job_id: client.requeue(job_id, queue), say)
+    _one_by_one(dry_run)
+    _each(job_ids or [], data_dir, json, lambda client, job_id: client.requeue(job_id, queue, retriage=retriage), say)
+
+
+def _one_by_one(dry_run: bool) -> None:
+    if dry_run:
+        raise typer.BadParameter("--dry-run counts what --all would change; jobs that are named are few.")
+
+
+@app.command()
+def answer(
+    job_id: JobId,
+    text: Annotated[str, typer.Argument(help="What the job is told.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Answer the question that a job asks. It can be leased again at once, and its next lease carries the answer."""
+    told = call(data_dir, lambda client: client.answer(job_id, text))
+    as_json(told) if json else line(f"Job {job_id} has its answer; it is queued on {told['job']['queue']}.")
+
+
+@app.command()
+def questions(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show what a job has asked and been told, oldest first."""
+
+    async def act(client: Client) -> tuple[dict[str, Any], bool]:
+        return await client.questions(job_id), (await client.job(job_id))["job"]["question"] is not None
+
+    told, is_open = call(data_dir, act)
+    if json:
+        as_json(told)
+        return
+    rows = [
+        (
+            ago(q["asked_at"]),
+            q["agent"],
+            q["text"],
+            q["answer"] if q["answer"] is not None else "(none in time)",
+            q["answered_by"]["id"] if q["answered_by"] else None,
+        )
+        for q in told["questions"]
+    ]
+    if is_open:
+        rows[-1] = (*rows[-1][:3], "(open)", None)
+    table(
+        ("asked", "by", "question", "answer", "from"),
+        rows,
+        f"Job {job_id} has asked nothing.",
+        shrink={"answer": 16, "question": 16, "by": 10},
+        drop=("from", "asked"),
+    )
+    if is_open:
+        typer.echo(f"Note: `oaken job answer {job_id} TEXT` answers the open one.", err=True)
+
+
+@app.command()
+def adopt(
+    job_id: JobId,
+    epoch: Annotated[int, typer.Argument(help="Of the attempt, as `oaken job attempts` shows it.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Take the result that an attempt brought too late, its lease lost, as the job's. Whoever has the job now loses it."""
+    told = call(data_dir, lambda client: client.adopt(job_id, epoch))
+    as_json(told) if json else line(f"Job {job_id} has succeeded, with the late result of epoch {epoch}.")
 
 
 @app.command()
@@ -248,7 +425,14 @@ def attempts(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
         as_json(told)
         return
     rows = [
-        (a["epoch"], a["attempt"], a["agent"], ago(a["started_at"]), a["outcome"] or "running", a["error"])
+        (
+            a["epoch"],
+            a["attempt"],
+            a["agent"],
+            ago(a["started_at"]),
+            f"{a['outcome'] or 'running'}{', late result kept' if a['late_result'] else ''}",
+            a["error"],
+        )
         for a in told["attempts"]
     ]
     table(
@@ -258,6 +442,9 @@ def attempts(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
         shrink={"error": 16, "agent": 10},
         drop=("agent", "error"),
     )
+    if any(a["late_result"] for a in told["attempts"]):
+        hint = f"`oaken job adopt {job_id} EPOCH` takes a late result as the job's, unless it has succeeded."
+        typer.echo(f"Note: {hint}", err=True)
 
 
 @app.command()

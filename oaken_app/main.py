@@ -31,8 +31,11 @@ COMMANDS: dict[str, Command] = {
     "mcp": Command("oaken_app.mcp", "mcp", "Serve MCP on stdin and stdout, for assistants and editors."),
     "intake": Command("oaken_app.intake", "app", "Take in texts, to be stored, embedded and triaged."),
     "job": Command("oaken_app.job", "app", "Put jobs in, look at them, wait for them, stop them, run them again."),
-    "queue": Command("oaken_app.queue", "app", "See queues, pause and resume them."),
-    "agents": Command("oaken_app.agents", "app", "See who works, what they hold, what they have done."),
+    "queue": Command("oaken_app.queue", "app", "See queues, pause and resume them, run their failed jobs again."),
+    "agents": Command("oaken_app.agents", "app", "See who works, what they hold, what they have done; drain them."),
+    "snapshot": Command(
+        "oaken_app.snapshot", "app", "See how things stand: counts, active and recent jobs, questions."
+    ),
     "token": Command("oaken_app.token", "app", "Make, list and revoke the tokens that agents and people call with."),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
@@ -82,7 +85,8 @@ def _oaken(  # pyright: ignore[reportUnusedFunction]
     pass
 
 
-_OPTION = re.compile(r"\b(state|kind|queue|grade|role|tag)s?\.\d+(?=: )")
+_OPTION = re.compile(r"\b(?:filter\.)?(state|kind|queue|grade|role|tag)s?\.\d+(?=: )")
+_FILTER = re.compile(r"\bfilter\.(\w+)(?=: )")
 
 
 def main() -> None:
@@ -95,8 +99,10 @@ def main() -> None:
     try:
         app(prog_name="oaken")
     except OakenError as error:
-        # What the interface calls the second of `states` is an option here.
-        told = _OPTION.sub(r"--\1", error.message) if error.code == "invalid_request" else error.message
+        told = error.message
+        if error.code == "invalid_request":
+            # What the interface calls the second of `states` is an option here.
+            told = _FILTER.sub(lambda m: "--" + m[1].replace("_", "-"), _OPTION.sub(r"--\1", told))
         sys.stderr.write(f"oaken: {' '.join(told.split())}\n")
         sys.exit(1)
 

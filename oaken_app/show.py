@@ -131,8 +131,15 @@ def job_rows(jobs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
             f"{job['attempts']}/{job['max_attempts']}",
             job["agent"],
             ago(job["finished_at"] or job["started_at"] or job["created_at"]),
-            job["title"] or job["last_error"],
+            _note(job),
         )
+
+
+def _note(job: dict[str, Any]) -> str | None:
+    """What is most worth saying of a job in one line."""
+    if job["question"] is not None:
+        return f"asks: {job['question']}"
+    return job["title"] or job["last_error"] or "; ".join(wait["text"] for wait in job["waits"])
 
 
 JOB_COLUMNS = ("id", "kind", "queue", "state", "grade", "tries", "agent", "when", "title / error")

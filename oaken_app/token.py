@@ -24,10 +24,14 @@ def create(
         str | None, typer.Option(help="user or agent; unless given, agent where that is its only role.")
     ] = None,
     expires_in: Annotated[float | None, typer.Option(help="Seconds until it expires; unless given, never.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="It sees and touches nothing of any other; unless given, of all.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make a token and print it, alone, on standard output. It is never shown again."""
-    fields = {key: value for key, value in (("kind", kind), ("expires_in", expires_in)) if value is not None}
+    fields = {"kind": kind, "expires_in": expires_in, "workspace": workspace}
+    fields = {key: value for key, value in fields.items() if value is not None}
     told = call(data_dir, lambda client: client.create_token(name, role, **fields))
     sys.stdout.write(told["token"] + "\n")
 
@@ -44,13 +48,14 @@ def list_tokens(data_dir: DataDir = None, json: Json = False) -> None:
             t["name"],
             t["kind"],
             ", ".join(t["roles"]),
+            t["workspace"] or "all",
             ago(t["created_at"]),
             f"revoked {ago(t['revoked_at'])}" if t["revoked_at"] else ago(t["expires_at"]) or "never",
         )
         for t in told["tokens"]
     ]
     table(
-        ("name", "kind", "roles", "made", "expires"),
+        ("name", "kind", "roles", "workspace", "made", "expires"),
         rows,
         "No tokens. `oaken token create NAME --role agent` makes one.",
     )

@@ -16,6 +16,7 @@ from oaken_jobs.model import Json
 from oaken_jobs.requests import (
     MAX_LEASE_SECONDS,
     Amounts,
+    AnswerRequest,
     Id,
     Kind,
     Line,
@@ -23,7 +24,9 @@ from oaken_jobs.requests import (
     NewJobRequest,
     QueueName,
     Request,
+    RequeueRequest,
     Seconds,
+    Text,
     read,
 )
 
@@ -43,7 +46,7 @@ Wait = Annotated[float, Field(ge=0, le=MAX_WAIT, allow_inf_nan=False)]
 LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)]
 LeaseId = Annotated[str, Field(max_length=100)]
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-Part = Literal["payload", "result", "last_error", "instructions"]
+Part = Literal["payload", "result", "last_error", "instructions", "question", "answers"]
 
 
 class Enqueue(NewJobRequest):
@@ -99,11 +102,10 @@ class WaitFor(Request):
         return self
 
 
-class Requeue(Request):
-    """A job, and the queue it goes to where not its own."""
+class Requeue(RequeueRequest):
+    """A job, and where it goes if not to its own queue."""
 
     job_id: Id
-    queue: QueueName | None = None
 
 
 class Cancel(Request):
@@ -112,14 +114,27 @@ class Cancel(Request):
     job_id: Id
 
 
+class Answer(AnswerRequest):
+    """A job that asks, and what it is told."""
+
+    job_id: Id
+
+
 class Lease(Request):
-    """Which jobs to take, how many and for how long."""
+    """Which jobs to take, how many and for how long; or, with `resume`, those that the caller holds."""
 
     queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | None = None
     kinds: Annotated[list[Kind], Field(min_length=1, max_length=100)] | None = None
     max: Annotated[int, Field(ge=1, le=MAX_LEASES)] = 1
     lease_seconds: LeaseSeconds | None = None
     wait_seconds: Wait = 0
+    resume: bool = False
+
+    @model_validator(mode="after")
+    def _all_of_them(self) -> Lease:
+        if self.resume and (self.queues is not None or self.kinds is not None):
+            raise PydanticCustomError("both", "resume gives all leases you hold; leave out queues and kinds")
+        return self
 
 
 class Heartbeat(Request):
@@ -153,10 +168,25 @@ class Fail(Request):
 
 
 class Release(Request):
-    """A lease to give back."""
+    """A lease to give back: now, in some seconds, after the job's children, or with a question."""
 
     lease_id: LeaseId
     seconds: Seconds | None = None
+    after_children: bool = False
+    question: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_reason(self) -> Release:
+        if self.after_children and (self.seconds is not None or self.question is not None):
+            raise PydanticCustomError(
+                "both",
+                "after_children waits for children and nothing else; leave out seconds and question, or release without it",
+            )
+        if self.question is not None and self.seconds == 0:
+            raise PydanticCustomError(
+                "both", "seconds is how long the question may wait for its answer; give more than 0"
+            )
+        return self
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -230,8 +260,8 @@ _KEPT = ("type", "enum", "minimum", "maximum")
 _TELLING = (1, 10_000)
 """Bounds below and beyond these go without saying."""
 _EXAMPLE_MEMBER: dict[str, Json] = {
-    "usage": {"input_tokens": {"type": "integer", "description": "Tokens read."}},
-    "": {"text": {"type": "string", "description": "Any members will do."}},
+    "usage": {"input_tokens": {"type": "integer"}},
+    "": {"text": {"type": "string"}},
 }
 """Some clients are refused an object without members, so each open object declares one."""
 
@@ -258,7 +288,7 @@ def _flat(name: str, field: Json) -> Json:
     if flat["type"] == "object":
         flat["properties"] = _EXAMPLE_MEMBER.get(name, _EXAMPLE_MEMBER[""])
         flat["additionalProperties"] = True
-    if default not in (None, [], {}):
+    if default:  # no, none and nothing go without saying
         flat["default"] = default
     return flat
 

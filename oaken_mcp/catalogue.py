@@ -42,75 +42,64 @@ class Tool:
         return {"type": "object", "properties": self.gives}
 
 
-_JOB: Json = {
-    "type": "object",
-    "properties": {"id": {"type": "integer"}},
-    "additionalProperties": True,
-}
+_JOB: Json = {"type": "object", "properties": {"id": {"type": "integer"}}}
+"""Open, as every object is that does not say otherwise."""
+_JOBS: Json = {"type": "array", "items": _JOB}
+_TEXT: Json = {"type": "string"}
+_FLAG: Json = {"type": "boolean"}
+_NUMBER: Json = {"type": "integer"}
 
-
-def _is(kind: str, about: str) -> Json:
-    return {"type": kind, "description": about}
-
-
-def _rows(about: str) -> Json:
-    return {"type": "array", "description": about, "items": _JOB}
-
-
-_LEASE_ID = "The lease, as lease gave it."
-_USAGE = "What the attempt used, as known."
-_COST = "What it cost, US dollars."
+_LEASE_ID = "As lease gave it."
+_USAGE = "Tokens and such."
+_COST = "US dollars."
 
 TOOLS: tuple[Tool, ...] = (
     Tool(
         "enqueue",
         "Enqueue a job",
-        "Puts a job, or many with payloads, into the queue. Use it to hand work over to agents. Returns the job with "
-        "its id at once, or its result if it ends within wait seconds. Next: wait or status.",
+        "Puts a job, or many with payloads, into the queue. Use it to hand work to agents. Returns it with its id at "
+        "once, or with its result if it ends within wait seconds. Next: wait or status.",
         arguments.Enqueue,
         {
             "kind": "Kind of work; status lists kinds.",
-            "payload": "What the worker needs: any JSON object.",
-            "subject": "What it is about, such as note:17.",
-            "target": "Same, for this kind and target.",
-            "dedupe_key": "A live job of this key is returned, nothing added.",
-            "priority": "0 to 1000, higher first; 50, for people 100.",
+            "payload": "What the worker needs.",
+            "subject": "About what, such as note:17.",
+            "target": "One live job a kind and target.",
+            "dedupe_key": "One live job a key.",
+            "on_duplicate": "replace: it gets this payload.",
+            "serial_key": "One job of a key runs at a time.",
+            "priority": "0 to 1000, higher first; else 50.",
             "delay_seconds": "Not before so many seconds.",
             "run_at": "Not before 2030-01-31T12:00:00Z.",
+            "ttl_seconds": "Cancelled if not running by then.",
+            "expires_at": "Same, as a time.",
             "max_attempts": "Attempts in all.",
-            "parent_id": "The job this is a part of.",
-            "title": "A line for people.",
+            "parent_id": "The job it is part of.",
+            "title": "For people.",
             "tags": "Words to find it by.",
-            "budget_usd": "What it may cost, US dollars.",
-            "payloads": "Many jobs, one a payload.",
-            "lease_id": "Lease you hold: children of its job.",
+            "budget_usd": "What it may cost.",
+            "idempotency_key": "Repeats within a day add nothing.",
+            "workspace": "Else default.",
+            "payloads": "Many jobs, one each.",
+            "lease_id": "Adds children of this lease's job.",
             "wait": "Seconds to wait for the end.",
         },
-        {
-            "job": _JOB,
-            "created": _is("boolean", "False: it was there."),
-            "final": _is("boolean", "Whether it has ended."),
-            "job_ids": {"type": "array", "description": "Of payloads, in order.", "items": {"type": "integer"}},
-        },
+        {"job": _JOB, "created": _FLAG, "job_ids": {"type": "array", "items": _NUMBER}},
         tools.enqueue,
         ("enqueue",),
     ),
     Tool(
         "status",
-        "Look at a job, or at all",
-        "With job_id: the job with payload, result and error; part and offset read on in a long one. Without: your "
-        "leases, recent jobs, queues and kinds. Use it to look, wait to wait.",
+        "Look at jobs",
+        "With job_id: the job with payload, result, error and what it waits for; part and offset read on in a long "
+        "one. Without: your leases, open questions, recent jobs, queues, kinds. Use it to look.",
         arguments.Status,
         {
             "job_id": "The job.",
-            "part": "The one part to read, as text.",
-            "offset": "Character to read on from.",
+            "part": "Read one part, as text.",
+            "offset": "Read on from here.",
         },
-        {
-            "job": _JOB,
-            "text": _is("string", "The part, from offset on."),
-            "next_offset": _is("integer", "Absent at the end."),
-        },
+        {"job": _JOB, "next_offset": _NUMBER},
         tools.status,
         ("read", "lease"),
         reads=True,
@@ -124,15 +113,15 @@ TOOLS: tuple[Tool, ...] = (
         arguments.ListJobs,
         {
             "state": "Only in this state.",
-            "kind": "Only of this kind.",
+            "kind": "Only this kind.",
             "queue": "Only in this queue.",
-            "parent_id": "Only children of this job.",
+            "parent_id": "Only its children.",
             "mine": "Only those you enqueued or held.",
             "query": "Text in title, kind, subject, tags or error.",
-            "cursor": "next_cursor of the last page; same filters.",
-            "limit": "Jobs on a page, or fewer long ones.",
+            "cursor": "next_cursor of the last page.",
+            "limit": "Jobs on a page.",
         },
-        {"jobs": _rows("The page."), "next_cursor": _is("string", "Absent on the last page.")},
+        {"jobs": _JOBS, "next_cursor": _TEXT},
         tools.list_jobs,
         ("read", "lease"),
         reads=True,
@@ -142,18 +131,14 @@ TOOLS: tuple[Tool, ...] = (
         "wait",
         "Wait for jobs",
         "Waits until the jobs have ended or the seconds are over; returns them with results, and final. Next, if not "
-        "final: something else, then wait again.",
+        "final: answer what they ask; something else, then wait again.",
         arguments.WaitFor,
         {
             "job_id": "The job.",
             "job_ids": "Or several, up to 50.",
             "seconds": "How long at most.",
         },
-        {
-            "final": _is("boolean", "Whether all have ended."),
-            "job": _JOB,
-            "jobs": _rows("Those of job_ids."),
-        },
+        {"final": _FLAG, "job": _JOB, "jobs": _JOBS},
         tools.wait,
         ("read", "lease"),
         reads=True,
@@ -165,7 +150,11 @@ TOOLS: tuple[Tool, ...] = (
         "Puts a failed, cancelled or queued job back to run now, attempts and error cleared. Use it once the cause "
         "is mended. Returns the job.",
         arguments.Requeue,
-        {"job_id": "The job.", "queue": "Another queue for it."},
+        {
+            "job_id": "The job.",
+            "queue": "Another queue for it.",
+            "retriage": "Intake: triage decides anew.",
+        },
         {"job": _JOB},
         tools.requeue,
         ("manage",),
@@ -177,26 +166,38 @@ TOOLS: tuple[Tool, ...] = (
         "changed it.",
         arguments.Cancel,
         {"job_id": "The job."},
-        {"job": _JOB, "changed": _is("boolean", "False: it had ended.")},
+        {"job": _JOB, "changed": _FLAG},
         tools.cancel,
         ("manage",),
         destroys=True,
         repeatable=True,
     ),
     Tool(
+        "answer",
+        "Answer a question",
+        "Answers what a job asks; its next lease carries the answer. Use it when status or wait shows a question you "
+        "can answer. Returns the job. Next: wait.",
+        arguments.Answer,
+        {"text": "The answer.", "job_id": "The job that asks."},
+        {"job": _JOB},
+        tools.answer_question,
+        ("enqueue",),
+    ),
+    Tool(
         "lease",
-        "Lease jobs to do",
-        "Takes jobs for you alone to do. Returns lease_id, expires_at, payload and instructions of each, or none. "
-        "Next: heartbeat before it expires; then complete, fail or release.",
+        "Lease jobs",
+        "Takes jobs for you alone to do. Returns lease_id, expires_at, payload, instructions, children and answers of "
+        "each, or none. Next: heartbeat before it expires; then complete, fail or release.",
         arguments.Lease,
         {
-            "queues": "Only from these queues.",
+            "queues": "Only these queues.",
             "kinds": "Only these kinds: those you can do.",
             "max": "How many at most.",
             "lease_seconds": "Else the kind's own, else 1800.",
-            "wait_seconds": "How long to wait for one.",
+            "wait_seconds": "Wait for one so long.",
+            "resume": "Only leases you hold, if you lost their ids.",
         },
-        {"leases": _rows("Each with lease_id, expires_at, job.")},
+        {"leases": {"type": "array", "items": {"type": "object", "properties": {"lease_id": _TEXT}}}},
         tools.lease,
         ("lease",),
     ),
@@ -208,14 +209,11 @@ TOOLS: tuple[Tool, ...] = (
         arguments.Heartbeat,
         {
             "lease_id": _LEASE_ID,
-            "lease_seconds": "New length; else as before.",
+            "lease_seconds": "Else as before.",
             "percent": "How far the work is.",
-            "message": "How far, in words.",
+            "message": "The same in words.",
         },
-        {
-            "expires_at": _is("string", "When the lease ends now."),
-            "cancelling": _is("boolean", "The job is to be cancelled."),
-        },
+        {"expires_at": _TEXT, "cancelling": _FLAG},
         tools.heartbeat,
         ("lease",),
         repeatable=True,
@@ -228,10 +226,10 @@ TOOLS: tuple[Tool, ...] = (
         arguments.Complete,
         {
             "lease_id": _LEASE_ID,
-            "result": "The result: a JSON object.",
+            "result": "Any JSON object.",
             "usage": _USAGE,
             "cost_usd": _COST,
-            "produced_by": "The model that did it.",
+            "produced_by": "The model used.",
         },
         {"job": _JOB},
         tools.complete,
@@ -242,13 +240,13 @@ TOOLS: tuple[Tool, ...] = (
         "fail",
         "Fail a job",
         "Ends a lease with the work failed. The job is tried again later, unless permanent or out of attempts. "
-        "Returns the job.",
+        "Returns the job. Next: lease.",
         arguments.Fail,
         {
             "lease_id": _LEASE_ID,
             "error": "What went wrong; no secrets.",
             "permanent": "Trying again would not help.",
-            "retry_after": "Not again before so many seconds.",
+            "retry_after": "Not before so many seconds.",
             "usage": _USAGE,
             "cost_usd": _COST,
         },
@@ -260,10 +258,15 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "release",
         "Give a job back",
-        "Ends a lease without outcome: the job goes back, the attempt not counted. Use it when you cannot do it now, "
-        "or it is cancelling. Returns the job.",
+        "Ends a lease without outcome, the attempt not counted. Use it when you cannot do the job now, need its children "
+        "or an answer first, or it is cancelling. Returns the job. Next: lease.",
         arguments.Release,
-        {"lease_id": _LEASE_ID, "seconds": "Not again before so many seconds."},
+        {
+            "lease_id": _LEASE_ID,
+            "seconds": "Not before so many seconds; with a question: wait at most.",
+            "after_children": "Not before its children have ended.",
+            "question": "Ask who enqueued it; the next lease has the answer.",
+        },
         {"job": _JOB},
         tools.release,
         ("lease",),

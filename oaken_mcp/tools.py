@@ -14,9 +14,10 @@ import anyio
 from oaken_jobs import views
 from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
-from oaken_jobs.jobs import lease_id_job
-from oaken_jobs.model import FINAL, Enqueued, Job, Json, Principal, Usage
+from oaken_jobs.leasing import lease_id_job
+from oaken_jobs.model import FINAL, Child, Enqueued, Job, Json, Leased, Principal, Usage
 from oaken_jobs.store.base import JobFilter
+from oaken_jobs.waits import Wait
 from oaken_mcp import answers, arguments
 from oaken_mcp.answers import Body
 
@@ -25,6 +26,10 @@ T = TypeVar("T")
 RECENT = 10
 """Jobs in the overview."""
 REFUSALS_SHOWN = 10
+MOST_RESUMED = 20
+"""Leases that an agent is given again, so that all of them fit into the answer."""
+CHILDREN_ROOM = 4_000
+"""Characters of an answer for children, without their results."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,22 @@ class Context:
     core: Core
     who: Principal
 
-    def job(self, row: Job) -> Json:
-        return answers.job(row, self.core.jobs.rules, self.core.jobs.now())
+    def job(self, row: Job, waits: Sequence[Wait] | None = None) -> tuple[Json, list[Body]]:
+        """A job, and its question on the way into it. Without `waits` it shows what its own row says of them."""
+        shown = answers.job(row, self.core.jobs.rules, self.core.jobs.now(), waits)
+        question = shown.pop("question", None)
+        return shown, [] if question is None else [Body(shown, "question", row.id, question, plain=True)]
 
-    def brief(self, row: Job, names: tuple[str, ...] = answers.BRIEF) -> Json:
-        return answers.brief(row, self.core.jobs.rules, self.core.jobs.now(), names)
+    def brief(
+        self, row: Job, names: tuple[str, ...] = answers.BRIEF, waits: dict[int, list[Wait]] | None = None
+    ) -> Json:
+        known = None if waits is None else waits[row.id]
+        return answers.brief(row, self.core.jobs.rules, self.core.jobs.now(), names, known)
+
+    async def briefs(self, rows: Sequence[Job], names: tuple[str, ...] = answers.BRIEF) -> list[Json]:
+        """Jobs that were read, each with all that keeps it from running."""
+        waits = await self.core.jobs.waits(rows)
+        return [self.brief(row, names, waits) for row in rows]
 
 
 async def _whole(call: Awaitable[T]) -> T:
@@ -70,35 +86,55 @@ async def enqueue(to: Context, given: arguments.Enqueue) -> Json:
     job = enqueued.job
     if given.wait:
         [job] = await _waited(to, [job], given.wait)
-    answer |= {"job": to.job(job), "created": enqueued.created, "final": job.final, **_warning([enqueued])}
-    if not enqueued.created:
+    shown, bodies = to.job(job)
+    answer |= {"job": shown, "created": enqueued.created, "final": job.final, **_warning([enqueued])}
+    if enqueued.replayed:
+        answer["note"] = (
+            f"Nothing was added: idempotency_key was used before, for job {job.id}. status shows how that stands now."
+        )
+    elif not enqueued.created:
         answer["note"] = f"Nothing was added: job {job.id} is live with the same dedupe_key or target."
-    if not job.final:
-        answer["next"] = f"Call wait with job_id {job.id} for its result."
+        if given.on_duplicate == "replace" and job.state == "queued":
+            answer["note"] += " It has the new payload."
+    if job.final:
+        bodies += await _bodies(to, [(job, shown)], "result")
     else:
-        answers.fill(answer, await _bodies(to, [(job, answer["job"])], "result"))
+        answer["next"] = _asking([job]) or f"Call wait with job_id {job.id} for its result."
+    if bodies:
+        answers.fill(answer, bodies)
     return answer
 
 
 async def _enqueue_many(to: Context, given: arguments.Enqueue, payloads: list[Json], answer: Json) -> Json:
-    requests = [given.model_copy(update={"payload": payload}) for payload in payloads]
+    key = given.idempotency_key
+    # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.
+    requests = [
+        given.model_copy(update={"payload": payload, "idempotency_key": None if key is None else f"{key}/{place}"})
+        for place, payload in enumerate(payloads)
+    ]
     replies = await _whole(to.core.jobs.enqueue_many(to.who, requests))
     added = [reply for reply in replies if isinstance(reply, Enqueued)]
     refusals = [(place, reply) for place, reply in enumerate(replies) if isinstance(reply, OakenError)]
     if not added:
         raise refusals[0][1]
     ids = [reply.job.id for reply in added]
-    answer |= {"job_ids": ids, "created": True, **_warning(added)}
+    replayed = sum(reply.replayed for reply in added)
+    answer |= {"job_ids": ids, "created": replayed < len(added), **_warning(added)}
+    notes: list[str] = []
+    if replayed:
+        notes.append(f"{replayed} of {len(added)} jobs were added before, under the same idempotency_key.")
     if refusals:
         answer["refused"] = [
             {"place": place, "error": answers.start_of(refusal.message, 500)}
             for place, refusal in refusals[:REFUSALS_SHOWN]
         ]
-        answer["note"] = f"{len(refusals)} of {len(replies)} payloads were refused; places count from 0."
+        notes.append(f"{len(refusals)} of {len(replies)} payloads were refused; places count from 0.")
+    if notes:
+        answer["note"] = " ".join(notes)
     if given.wait:
         jobs = await _waited(to, [reply.job for reply in added[: arguments.MAX_WAITED]], given.wait)
         answer["final"] = all(job.final for job in jobs) and len(jobs) == len(added)
-        rows = [to.brief(job, answers.WAITED) for job in jobs]
+        rows = await to.briefs(jobs, answers.WAITED)
         answer["jobs"] = answers.compact(rows, answers.LIMIT - answers.size(answer))
     if not answer.get("final"):
         answer["next"] = f"Call wait with up to {arguments.MAX_WAITED} job_ids, or list_jobs."
@@ -126,9 +162,22 @@ async def status(to: Context, given: arguments.Status) -> Json:
     job = await to.core.jobs.get(to.who, given.job_id)
     if given.part is not None:
         return await _part(to, job, given.part, given.offset)
-    answer: Json = {"job": to.job(job)}
-    answers.fill(answer, await _bodies(to, [(job, answer["job"])], "payload", "result"))
+    shown, bodies = to.job(job, (await to.core.jobs.waits([job]))[job.id])
+    answer: Json = {"job": shown}
+    if following := _asking([job]):
+        answer["next"] = following
+    answers.fill(answer, [*bodies, *await _bodies(to, [(job, shown)], "payload", "result")])
     return answer
+
+
+def _asking(jobs: Sequence[Job]) -> str | None:
+    """What is to be done where some of these jobs ask a question."""
+    asking = [str(job.id) for job in jobs if job.question is not None]
+    if not asking:
+        return None
+    if len(asking) == 1:
+        return f"Job {asking[0]} asks a question and waits: call answer with job_id {asking[0]} and text if you know."
+    return f"Jobs {', '.join(asking)} ask questions and wait: call answer for each whose answer you know."
 
 
 async def _part(to: Context, job: Job, part: str, offset: int) -> Json:
@@ -137,6 +186,11 @@ async def _part(to: Context, job: Job, part: str, offset: int) -> Json:
     elif part == "instructions":
         kind = to.core.jobs.rules.kinds.get(job.kind)
         value = kind.instructions if kind else None
+    elif part == "question":
+        value = job.question
+    elif part == "answers":
+        asked = await to.core.jobs.questions(to.who, job.id)
+        value = answers.text(answers.told(asked)) if asked else None
     else:
         payloads, results = await to.core.jobs.bodies(to.who, [job])
         value = (payloads if part == "payload" else results).get(job.id)
@@ -162,22 +216,36 @@ async def _overview(to: Context) -> Json:
     jobs = to.core.jobs
     answer: Json = {"agent": to.who.agent, "roles": sorted(to.who.roles)}
     held = [job for job in await jobs.held(to.who) if job.agent == to.who.agent]
-    recent = await jobs.list(to.who, JobFilter(), limit=RECENT)
+    recent = (await jobs.list(to.who, JobFilter(), limit=RECENT)).jobs
+    now = await jobs.snapshot(to.who)
     leases = [{**to.brief(job, answers.TAKEN), "expires_at": views.iso(job.lease_expires)} for job in held]
-    answer["leases"] = answers.compact(leases[:RECENT], 4_000)
-    answer["recent_jobs"] = answers.compact([to.brief(job) for job in recent.jobs], 6_000)
+    answer["leases"] = answers.compact(leases[:RECENT], 3_500)
+    questions = [
+        {"job_id": one.job_id, "agent": one.agent, "question": one.text[: answers.LONGEST_QUESTION]}
+        for one in now.questions[:RECENT]
+    ]
+    if questions:
+        answer["questions"] = answers.compact(questions, 2_500)
+        answer["next"] = (
+            "Jobs ask and wait: call answer with job_id and text where you know; status shows a whole question."
+        )
+    waiting = await to.briefs([job for job in now.active if job.state == "queued"], answers.WAITING)
+    if waiting := [row for row in waiting if "waits" in row]:
+        answer["waiting"] = answers.compact(waiting[:RECENT], 2_000)
+    answer["recent_jobs"] = answers.compact(await to.briefs(recent), 5_000)
     queues: list[Json] = []
     for queue in await jobs.queues(to.who):
         counts = {state: count for state, count in queue.counts.items() if count and state not in FINAL}
         queues.append({"name": queue.name, "paused": queue.paused, **counts})
-    answer["queues"] = queues[: answers.fitting(queues, answers.LIMIT - 3_500)]
+    answer["queues"] = queues[: answers.fitting(queues, answers.LIMIT - 2_500)]
     kinds: list[Json] = [
         {"name": kind.name} | ({"instructions": kind.instructions[:200]} if kind.instructions else {})
         for kind in jobs.kinds(to.who)
         if not kind.internal
     ]
-    answer["kinds"] = kinds[: answers.fitting(kinds, answers.LIMIT - 3_500)]
-    if len(queues) > len(answer["queues"]) or len(kinds) > len(answer["kinds"]) or len(held) > RECENT:
+    answer["kinds"] = kinds[: answers.fitting(kinds, answers.LIMIT - 2_500)]
+    cut = len(queues) > len(answer["queues"]) or len(kinds) > len(answer["kinds"]) or len(now.questions) > RECENT
+    if cut or len(held) > RECENT or len(waiting) > RECENT:
         answer["note"] = "Lists were cut. list_jobs shows jobs by queue, kind and state."
     answer["untrusted"] = answers.UNTRUSTED
     return answer
@@ -195,7 +263,7 @@ async def list_jobs(to: Context, given: arguments.ListJobs) -> Json:
     limit = given.limit
     while True:
         page = await to.core.jobs.list(to.who, where, cursor=given.cursor, limit=limit)
-        rows = [to.brief(job) for job in page.jobs]
+        rows = await to.briefs(page.jobs)
         fits = answers.fitting(rows, 700)
         if fits == len(rows):
             break
@@ -212,15 +280,21 @@ async def wait(to: Context, given: arguments.WaitFor) -> Json:
     ids = given.job_ids if given.job_ids is not None else [given.job_id or 0]
     jobs, final = await to.core.jobs.wait(to.who, ids, given.seconds)
     answer: Json = {"final": final}
+    bodies: list[Body] = []
     if given.job_ids is None:
-        answer["job"] = to.job(jobs[0])
+        answer["job"], bodies = to.job(jobs[0], (await to.core.jobs.waits(jobs))[jobs[0].id])
         shown = [(jobs[0], answer["job"])]
     else:
-        answer["jobs"] = answers.compact([to.brief(job, answers.WAITED) for job in jobs], answers.LIMIT - 2_000)
+        answer["jobs"] = answers.compact(await to.briefs(jobs, answers.WAITED), answers.LIMIT - 2_000)
         shown = list(zip(jobs, answer["jobs"], strict=True))
     if not final:
-        answer["next"] = "Not all are final. Do something else, then call wait again with those that are not."
-    answers.fill(answer, await _bodies(to, shown, "result"))
+        asking = _asking(jobs)
+        answer["next"] = (
+            f"{asking} Then call wait again."
+            if asking
+            else "Not all are final. Do something else, then call wait again with those that are not."
+        )
+    answers.fill(answer, [*bodies, *await _bodies(to, shown, "result")])
     return answer
 
 
@@ -234,8 +308,16 @@ async def _bodies(to: Context, jobs: Sequence[tuple[Job, Json]], *names: str) ->
 
 
 async def requeue(to: Context, given: arguments.Requeue) -> Json:
-    job = await _whole(to.core.jobs.requeue(to.who, given.job_id, given.queue))
+    job = await _whole(to.core.jobs.requeue(to.who, given.job_id, given.queue, retriage=given.retriage))
     return {"job": to.brief(job)}
+
+
+async def answer_question(to: Context, given: arguments.Answer) -> Json:
+    job = await _whole(to.core.jobs.answer(to.who, given.job_id, given.text))
+    return {
+        "job": to.brief(job),
+        "next": f"The job goes on with your answer. Call wait with job_id {job.id} to see it end.",
+    }
 
 
 async def cancel(to: Context, given: arguments.Cancel) -> Json:
@@ -254,6 +336,8 @@ async def cancel(to: Context, given: arguments.Cancel) -> Json:
 
 
 async def lease(to: Context, given: arguments.Lease) -> Json:
+    if given.resume:
+        return await _resume(to, given.lease_seconds)
     # Nothing is awaited after this, so that a caller who goes away is never left with jobs it was not told of.
     leases = await to.core.jobs.lease(
         to.who,
@@ -268,7 +352,26 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
             "leases": [],
             "next": f"Nothing to do now. Call lease again, with wait_seconds up to {arguments.MAX_WAIT}.",
         }
+    return _leases(to, leases)
+
+
+async def _resume(to: Context, lease_seconds: float | None) -> Json:
+    jobs = to.core.jobs
+    leases = await _whole(jobs.resume(to.who, lease_seconds=lease_seconds))
+    if not leases:
+        return {"leases": [], "next": f"{to.who.agent} holds nothing. Call lease without resume for new work."}
+    leases, rest = leases[:MOST_RESUMED], leases[MOST_RESUMED:]
+    answer = _leases(to, leases)
+    answer["note"] = "Lease ids from before are worth nothing now."
+    if rest:
+        await _whole(jobs.finish_many(to.who, [jobs.release_op(to.who, one.lease_id) for one in rest]))
+        answer["note"] += f" {len(rest)} more jobs you held went back to the queue: lease them as you get to them."
+    return answer
+
+
+def _leases(to: Context, leases: Sequence[Leased]) -> Json:
     jobs = answers.compact([to.brief(leased.job, answers.TAKEN) for leased in leases], answers.LIMIT // 2)
+    parents = sum(leased.children is not None for leased in leases)
     bodies: list[Body] = []
     rows: list[Json] = []
     for leased, job in zip(leases, jobs, strict=True):
@@ -277,12 +380,32 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
         bodies.append(Body(job, "payload", leased.job.id, leased.payload))
         if leased.instructions is not None:
             bodies.append(Body(row, "instructions", leased.job.id, leased.instructions, plain=True))
+        if leased.answers is not None:
+            bodies.append(Body(row, "answers", leased.job.id, answers.text(answers.told(leased.answers))))
+        if leased.children is not None:
+            bodies += _children(to, row, leased.job.id, leased.children, CHILDREN_ROOM // parents)
     answer: Json = {
         "leases": rows,
         "next": "Do the work; call heartbeat before expires_at; end each lease with complete, fail or release.",
     }
     answers.fill(answer, bodies)
     return answer
+
+
+def _children(to: Context, row: Json, parent: int, children: Sequence[Child], room: int) -> list[Body]:
+    """Puts the children of a leased job into its row, as many as there is room for; their results are on their way there."""
+    shown = answers.compact([to.brief(child.job, answers.CHILD) for child in children], room)
+    fits = answers.fitting(shown, answers.LIMIT - room)
+    row["children"] = shown[:fits]
+    if fits < len(shown):
+        row["children_more"] = f"{len(shown) - fits} more: list_jobs with parent_id {parent}, then status."
+    found: list[Body] = []
+    for child, into in zip(children[:fits], row["children"], strict=True):
+        if child.result is not None:
+            found.append(Body(into, "result", child.job.id, child.result))
+        elif child.cut:
+            into["result_more"] = f"Long: status (job_id {child.job.id}, part result)."
+    return found
 
 
 async def heartbeat(to: Context, given: arguments.Heartbeat) -> Json:
@@ -326,11 +449,23 @@ async def fail(to: Context, given: arguments.Fail) -> Json:
 
 async def release(to: Context, given: arguments.Release) -> Json:
     jobs = to.core.jobs
-    if given.seconds is None:
-        op = jobs.release_op(to.who, given.lease_id)
-    else:
+    if given.question is not None:
+        op = jobs.ask_op(to.who, given.lease_id, given.question, timeout_seconds=given.seconds)
+    elif given.seconds is not None:
         op = jobs.defer_op(to.who, given.lease_id, given.seconds)
-    return {"job": to.brief(await _whole(jobs.finish(to.who, op)))}
+    else:
+        op = jobs.release_op(to.who, given.lease_id, after_children=given.after_children)
+    job = await _whole(jobs.finish(to.who, op))
+    answer: Json = {"job": to.brief(job)}
+    if job.final:
+        answer["note"] = "The job was to be cancelled, and is."
+    elif given.question is not None:
+        answer["next"] = (
+            "It can be leased again once it is answered, or time is over; that lease has the answer. Do other work."
+        )
+    elif given.after_children:
+        answer["next"] = "It can be leased again once all its children have ended; that lease has their results."
+    return answer
 
 
 def _usage(usage: dict[str, int | float] | None, cost_usd: float | None, produced_by: str | None) -> Usage | None:

@@ -40,18 +40,31 @@ _WHAT = {
 
 
 def may(principal: Principal, action: str) -> bool:
-    """Whether one of the caller's roles allows `action`, a key of `MAY`."""
+    """Whether one of the caller's roles allows `action`, a key of `MAY`. Who is bound to a workspace administers nothing."""
+    if action == "administer" and principal.workspace is not None:
+        return False
     return principal.runner or not MAY[action].isdisjoint(principal.roles)
 
 
 def require(principal: Principal, action: str) -> None:
     """Raises `Forbidden`, naming the roles that would do, unless the caller may."""
     if not may(principal, action):
+        if action == "administer" and not MAY[action].isdisjoint(principal.roles):
+            require_unbound(principal, _WHAT[action])
         needed = " or ".join(role for role in ROLES if role in MAY[action])
         raise Forbidden(
             f"{principal.name} has the role {', '.join(sorted(principal.roles)) or 'none'}, which may not {_WHAT[action]}. "
             f"Use a token with the role {needed}.",
             needs=sorted(MAY[action]),
+        )
+
+
+def require_unbound(principal: Principal, what: str) -> None:
+    """Raises `Forbidden` for a caller that is bound to a workspace and would touch others."""
+    if principal.workspace is not None:
+        raise Forbidden(
+            f"{principal.name} is bound to the workspace {principal.workspace} and may not {what}, which concerns all of them. "
+            "Use a token without a workspace."
         )
 
 
@@ -76,9 +89,17 @@ class Tokens:
         self._read_at: float | None = None
 
     async def create(
-        self, actor: Actor, name: str, roles: list[str], *, kind: str | None = None, expires_in: float | None = None
+        self,
+        actor: Actor,
+        name: str,
+        roles: list[str],
+        *,
+        kind: str | None = None,
+        expires_in: float | None = None,
+        workspace: str | None = None,
     ) -> tuple[TokenRow, str]:
-        """A new token and its secret, which is never shown again. `expires_in` in seconds.
+        """A new token and its secret, which is never shown again. `expires_in` in seconds. With `workspace` it sees and touches
+        nothing of any other.
 
         Raises `InvalidRequest` for a bad name or role, `Conflict` where the name was ever used.
         """
@@ -97,7 +118,8 @@ class Tokens:
         actor_kind = kind or ("agent" if set(roles) == {"agent"} else "user")
         expires_at = None if expires_in is None else self._clock.now() + round(expires_in * 1000)
         ordered = tuple(role for role in ROLES if role in roles)
-        row = await self._commit.call(AddToken(name, actor_kind, ordered, hash_token(secret), expires_at, actor))
+        op = AddToken(name, actor_kind, ordered, hash_token(secret), expires_at, actor, workspace)
+        row = await self._commit.call(op)
         self._read_at = None
         return row, secret
 
@@ -125,7 +147,7 @@ class Tokens:
             raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
         if row.expires_at is not None and row.expires_at <= self._clock.now():
             raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
-        return Principal(Actor(row.kind, row.name, via), frozenset(row.roles.split(",")))
+        return Principal(Actor(row.kind, row.name, via), frozenset(row.roles.split(",")), workspace=row.workspace)
 
     def forget(self) -> None:
         """Says that another process may have changed tokens."""

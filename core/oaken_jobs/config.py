@@ -88,6 +88,8 @@ class JobsSettings(_Section):
     backoff_max: float = _number(3600, 0, 30 * _DAY)
     backoff_jitter: float = _number(0.2, 0, 1)
     recovery_grace: float = _number(20, 0, 3600)
+    cancel_grace: float = _number(300, 0, 30 * _DAY)
+    ask_timeout: float = _number(7 * _DAY, 1, 365 * _DAY)
     kind_limits: dict[str, Annotated[int, Field(ge=1, le=100_000)]] = Field(
         default_factory=dict[str, int], description="a table of kinds, each with a whole number from 1 to 100000"
     )
@@ -115,6 +117,9 @@ class KindSettings(_Section):
     limit: int | None = _whole(None, 1, 100_000)
     lease_seconds: float | None = _number(None, 1, _DAY)
     max_attempts: int | None = _whole(None, 1, 10_000)
+    retry_delays: list[Annotated[float, Field(ge=0, le=365 * _DAY)]] = Field(
+        default_factory=list[float], max_length=100, description="a list of up to 100 numbers of seconds"
+    )
     on_lost: Literal["requeue", "fail"] = _choice("requeue", "requeue", "fail")
     invalid_result: Literal["correct", "fail"] = _choice("correct", "correct", "fail")
     expected_wait: float | None = _number(None, 0, 365 * _DAY)
@@ -240,6 +245,8 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         backoff_max=jobs.backoff_max,
         backoff_jitter=jobs.backoff_jitter,
         recovery_grace=jobs.recovery_grace,
+        cancel_grace=jobs.cancel_grace,
+        ask_timeout=jobs.ask_timeout,
         unknown_kinds=jobs.unknown_kinds,
         max_payload_bytes=jobs.max_payload_bytes,
         max_result_bytes=jobs.max_result_bytes,
@@ -259,6 +266,8 @@ def _kinds(settings: Settings, builtin: Iterable[Kind]) -> dict[str, Kind]:
                 where = f"{settings.origins.get(setting, 'the settings')}: {setting}"
                 dump(said[key], what=f"schema in {where}", error=ConfigError)  # TOML has dates, JSON has not
                 said[key] = Schema.compile(said[key], where)
+        if "retry_delays" in said:
+            said["retry_delays"] = tuple(said["retry_delays"])
         kinds[name] = replace(kinds.get(name) or Kind(name), **said)
     return kinds
 

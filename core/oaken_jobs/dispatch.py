@@ -14,7 +14,7 @@ from typing import Any
 
 from oaken_jobs.clock import Clock, Timer
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Unavailable
+from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.model import Leased, LeaseRef
 from oaken_jobs.moves import Finish
 from oaken_jobs.store.base import Claim, Claimed, Op, Want
@@ -30,6 +30,10 @@ class _Waiter:
     patient: bool
     """Waits when there is nothing; otherwise answered empty at once."""
     asked: bool = False
+    in_claim: bool = False
+    """A claim for it is under way; its answer is waited for, or what it brings would be held for nobody."""
+    over: bool = False
+    """Its time was over while a claim was under way."""
 
 
 class Dispatcher:
@@ -51,7 +55,8 @@ class Dispatcher:
     async def lease(self, want: Want, wait_seconds: float) -> list[Leased]:
         """Up to `want.max` jobs, at once or within `wait_seconds`; empty where none came.
 
-        A caller that is cancelled gets nothing: a job claimed for it meanwhile is given back unharmed.
+        A caller that is cancelled gets nothing: a job claimed for it meanwhile is given back unharmed, unless the request had an
+        idempotency key, under which its repeat gets it.
         """
         if self._closed:
             return []
@@ -99,6 +104,8 @@ class Dispatcher:
             waiter.asked = True
         if not asking or not (ops or any(w.want.fresh for w in asking)):
             return None
+        for waiter in asking:
+            waiter.in_claim = True
         return Claim([w.want for w in asking]), lambda reply: self._answer(asking, reply)
 
     def _answer(self, asking: list[_Waiter], reply: Claimed | BaseException) -> None:
@@ -111,13 +118,21 @@ class Dispatcher:
                         else Unavailable("The store failed on this call. Try again.")
                     )
             return
+        # The claim stopped short of what is there: who got nothing asks again at once, patient or not.
+        more = reply.next_at is not None and reply.next_at <= self._clock.now()
         for waiter, leases in zip(asking, reply.leases, strict=True):
-            if waiter.future.done():
+            waiter.in_claim = False
+            if isinstance(leases, OakenError):
+                if not waiter.future.done():
+                    waiter.future.set_exception(leases)
+            elif waiter.future.done():
                 self._give_back(waiter.want, leases or [])
-            elif leases or leases is None or not waiter.patient:
+            elif leases or leases is None or waiter.over or not (waiter.patient or more):
                 waiter.future.set_result(leases or [])
                 self._forget(waiter)
-        if any(not w.future.done() for w in asking):
+        if more:
+            self.wake()
+        elif any(not w.future.done() for w in asking):
             wait = SAFETY_SECONDS if reply.next_at is None else (reply.next_at - self._clock.now()) / 1000
             self._ask_in(min(max(wait, 0.0), SAFETY_SECONDS))
 
@@ -135,6 +150,9 @@ class Dispatcher:
         self.wake()
 
     def _give_up(self, waiter: _Waiter) -> None:
+        if waiter.in_claim:
+            waiter.over = True
+            return
         if not waiter.future.done():
             waiter.future.set_result([])
         self._forget(waiter)
@@ -146,6 +164,8 @@ class Dispatcher:
                 self.interest(False)
 
     def _give_back(self, want: Want, leases: list[Leased]) -> None:
+        if want.once is not None:
+            return
         for lease in leases:
             job = lease.job
             ref = LeaseRef(job.id, job.epoch, job.nonce or "")

@@ -82,6 +82,12 @@ class LeaseLost(OakenError):
     code, status, title = "lease_lost", 409, "Lease lost"
 
 
+class IdempotencyConflict(OakenError):
+    """The idempotency key was used by this caller for another request."""
+
+    code, status, title = "idempotency_conflict", 409, "Idempotency key used before"
+
+
 class TooLarge(OakenError):
     """Over a limit of size. Names the limit, the value and the setting."""
 

@@ -31,6 +31,7 @@ FITS = "the result fits its kind"
 UNGRADED = "ungraded"
 CANCELLED_BY_USER = "cancelled by a person"
 CANCELLED = "cancelled"
+WOULD_NOT_STOP = "was asked to stop and does not"
 MISSED_HEARTBEAT = "missed a heartbeat"
 NOT_FIRST_ATTEMPT = "not the first attempt"
 WAITS_FOR_RETRY = "waiting for a retry"
@@ -122,6 +123,8 @@ def _told(result: Json) -> tuple[Level, str] | None:
 
 
 def _running(job: Job, now_ms: int) -> tuple[Level, str] | None:
+    if job.cancelling and job.cancel_deadline is not None and job.cancel_deadline <= now_ms:
+        return "warn", WOULD_NOT_STOP
     lease = job.lease_ms or 0
     if job.lease_expires is not None and job.lease_expires - now_ms < lease * _BEAT_SHARE:
         return "warn", MISSED_HEARTBEAT

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oaken_jobs.errors import (
-    LeaseLost,
-)
+from oaken_jobs.errors import LeaseLost
 from oaken_jobs.held import HeldLease
-from oaken_jobs.requests import MAX_SECONDS
+from oaken_jobs.model import Json
+from oaken_jobs.redaction import clean
+from oaken_jobs.requests import MAX_SECONDS, MAX_TEXT
 from oaken_jobs.transport import WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -41,8 +41,37 @@ class Deferred(Exception):
         self.seconds = bounded(seconds) or 0.0
 
 
+class AfterChildren(Exception):
+    """Raised by a handler that has enqueued children: the job waits until all of them are final, the attempt not counted.
+    Its next lease lists them with their results, as `job.children`."""
+
+    def __init__(self) -> None:
+        super().__init__("waits for its children")
+
+
+class Ask(Exception):
+    """Raised by a handler: a question to whoever enqueued the job. The job waits for the answer, at most `timeout_seconds` (unless
+    given, as the server says), the attempt not counted. Its next lease carries question and answer, as `job.answers`.
+
+    Raises ValueError for a text that is empty or over 20,000 characters, and for a time that is not more than 0.
+    """
+
+    def __init__(self, text: str, timeout_seconds: float | None = None) -> None:
+        super().__init__("asks a question")
+        self.text = clean(text)
+        self.timeout_seconds = bounded(timeout_seconds)
+        if not self.text.strip() or len(self.text) > MAX_TEXT:
+            raise ValueError(f"a question has 1 to {MAX_TEXT} characters; this one has {len(self.text.strip())}")
+        if self.timeout_seconds == 0:
+            raise ValueError(f"a question waits more than 0 seconds for its answer; this one {timeout_seconds}")
+
+
 class JobContext:
-    """The job that a handler is working on."""
+    """The job that a handler is working on.
+
+    `children` is None unless the job has waited for its children, then a list of them with their results; `answers` is None unless
+    it has asked, then a list of `{"text", "answer", …}`, oldest first; `answer` is None where none came in time.
+    """
 
     def __init__(self, item: WorkItem, lease: HeldLease) -> None:
         self.id = item.job_id
@@ -54,6 +83,8 @@ class JobContext:
         self.epoch = item.epoch
         self.parent_id = item.parent_id
         self.instructions = item.instructions
+        self.children = item.children
+        self.answers = item.answers
         self.lease_id = item.lease_id
         self._lease = lease
         self._loop = asyncio.get_running_loop()
@@ -70,6 +101,14 @@ class JobContext:
         job is no longer ours the handler is cancelled here, a batch only when none of its jobs is wanted any more.
         """
         await self._lease.report(percent, message)
+
+    async def enqueue(self, kind: str, payload: Json | None = None, **fields: Any) -> Json:
+        """Adds a child of this job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`.
+
+        Tried again while the lease stands. A later attempt of this job runs its handler from the start: an `idempotency_key` or
+        a `dedupe_key` of your own keeps it from adding the same child again. Raises what the store refuses.
+        """
+        return await self._lease.enqueue(kind, {} if payload is None else payload, fields)
 
     def report(self, percent: float | None = None, message: str | None = None) -> None:
         """`progress` for handlers that are plain functions: blocks until the report is through.

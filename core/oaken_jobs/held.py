@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from oaken_jobs.clock import Clock, Timer
@@ -18,6 +18,7 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
+from oaken_jobs.model import Json
 from oaken_jobs.redaction import clean
 from oaken_jobs.transport import Beat, Transport, WorkItem
 
@@ -45,6 +46,7 @@ class HeldLease:
         self._rng = rng
         self._changed = changed
         self._resting = False
+        self._added = 0
         self._expiry: Timer | None = None
         self._extend(clock.monotonic(), item.lease_seconds)
         self._beats = asyncio.create_task(self._beat())
@@ -68,6 +70,25 @@ class HeldLease:
             if not passing(error):
                 raise
             log.debug("progress of job %d did not get through: %s", self.item.job_id, type(error).__name__)
+
+    async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
+        """Adds a child of the job, trying again while the lease stands. Under one key, so that a repeat adds no second one."""
+        if self.lost:
+            raise LeaseLost(f"job {self.item.job_id} is no longer this worker's")
+        self._added += 1
+        key = f"child of {self.item.job_id}, lease {self.item.epoch}, number {self._added}"
+        said = {"idempotency_key": key, **fields, "parent_id": self.item.job_id}
+        failures = 0
+        while True:
+            try:
+                return await within(self._clock, self.seconds / 3, self._transport.enqueue(kind, payload, said))
+            except Exception as error:
+                failures += 1
+                if not passing(error) or self.lost:
+                    raise
+                told = described(error)
+                log.warning("a child of job %d could not be added yet, trying again: %s", self.item.job_id, told)
+            await self._clock.sleep(backoff(failures, self._rng))
 
     def rest(self) -> None:
         """No more beats. What remains of the lease is for finishing."""

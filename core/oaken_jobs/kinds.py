@@ -24,6 +24,10 @@ def _no_effects(job: Job, result: Json) -> list[Effect]:
     return []
 
 
+def _no_subject(payload: Json) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Schema:
     """A compiled JSON Schema. `hash` tells whether a payload was checked against this very one."""
@@ -77,6 +81,8 @@ class Kind:
     limit: int | None = None
     lease_seconds: float | None = None
     max_attempts: int | None = None
+    retry_delays: tuple[float, ...] = ()
+    """Instead of the backoff formula: the wait after each failed attempt, the last one for all further."""
     on_lost: OnLost = "requeue"
     invalid_result: Literal["correct", "fail"] = "correct"
     expected_wait: float | None = None
@@ -85,6 +91,8 @@ class Kind:
     """Run by Oaken's own runners alone; outside agents never lease it."""
     on_success: Callable[[Job, Json], list[Effect]] = field(default=_no_effects)
     """What a result leaves behind, written in the transaction of the finish."""
+    subject_of: Callable[[Json], str | None] = field(default=_no_subject)
+    """For kinds whose jobs name no subject: what a payload is about."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,8 @@ class Rules:
     backoff_max: float = 3600
     backoff_jitter: float = 0.2
     recovery_grace: float = 20
+    cancel_grace: float = 300
+    ask_timeout: float = 7 * 86_400
     unknown_kinds: Literal["accept", "reject"] = "accept"
     max_payload_bytes: int = 1 << 20
     max_result_bytes: int = 1 << 20
@@ -130,13 +140,16 @@ class Rules:
 
     def policy_for(self, kind: str) -> str:
         """The retry policy as the claim writes it onto the job."""
-        known = self.kinds.get(kind)
-        return self._policies[known.on_lost if known else "requeue"]
+        return self._policies.get(kind) or self._policy
 
     @cached_property
-    def _policies(self) -> dict[OnLost, str]:
-        on_losses: tuple[OnLost, ...] = ("requeue", "fail")
+    def _policy(self) -> str:
+        return Policy(self.backoff_base, self.backoff_max, self.backoff_jitter).dump()
+
+    @cached_property
+    def _policies(self) -> dict[str, str]:
+        base, most, jitter = self.backoff_base, self.backoff_max, self.backoff_jitter
         return {
-            on_lost: Policy(self.backoff_base, self.backoff_max, self.backoff_jitter, on_lost).dump()
-            for on_lost in on_losses
+            name: Policy(base, most, jitter, kind.on_lost, kind.retry_delays).dump()
+            for name, kind in self.kinds.items()
         }

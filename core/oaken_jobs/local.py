@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import orjson
 
+from oaken_jobs import views
 from oaken_jobs.activity import Follower
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.jobs import Jobs
-from oaken_jobs.model import Activity, Leased, Principal, Usage
+from oaken_jobs.model import Activity, Json, Leased, Principal, Usage
 from oaken_jobs.moves import Finish
-from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
+from oaken_jobs.requests import NewJobRequest, read
+from oaken_jobs.transport import Ask, Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 
 
 class LocalTransport:
@@ -38,7 +41,7 @@ class LocalTransport:
         leases = await self._jobs.lease(
             self._who, queues=queues, kinds=kinds, max=max, lease_seconds=lease_seconds, wait_seconds=wait_seconds
         )
-        return [_item(lease) for lease in leases]
+        return [self._item(lease) for lease in leases]
 
     async def heartbeat(self, lease_id: str) -> Beat:
         beaten = await self._jobs.heartbeat(self._who, lease_id)
@@ -63,6 +66,13 @@ class LocalTransport:
             elif isinstance(reply, BaseException):
                 raise reply
         return answers
+
+    async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
+        request = read(NewJobRequest, {**fields, "kind": kind, "payload": payload})
+        enqueued = await self._jobs.enqueue(self._who, request)
+        shown = views.job(enqueued.job, self._jobs.rules, self._jobs.now())
+        warning = {} if enqueued.warning is None else {"warning": enqueued.warning}
+        return {"job": shown, "created": enqueued.created, **warning}
 
     def on_cancel(self, callback: Callable[[int], None]) -> None:
         def heard(rows: list[Activity]) -> None:
@@ -90,9 +100,29 @@ class LocalTransport:
         if isinstance(ending, Defer):
             return self._jobs.defer_op(who, lease_id, min(ending.seconds, math.floor(1e8)))
         if isinstance(ending, Release):
-            return self._jobs.release_op(who, lease_id)
+            return self._jobs.release_op(who, lease_id, after_children=ending.after_children)
+        if isinstance(ending, Ask):
+            return self._jobs.ask_op(who, lease_id, ending.text, timeout_seconds=ending.timeout_seconds)
         assert isinstance(ending, Cancelled)
         return self._jobs.cancelled_op(who, lease_id)
+
+    def _item(self, lease: Leased) -> WorkItem:
+        job, rules, now = lease.job, self._jobs.rules, self._jobs.now()
+        return WorkItem(
+            lease_id=lease.lease_id,
+            lease_seconds=(job.lease_ms or 0) / 1000,
+            job_id=job.id,
+            kind=job.kind,
+            payload=orjson.loads(lease.payload),
+            queue=job.queue,
+            subject=job.subject,
+            attempt=job.attempts,
+            epoch=job.epoch,
+            parent_id=job.parent_id,
+            instructions=lease.instructions,
+            children=None if lease.children is None else [views.child(one, rules, now) for one in lease.children],
+            answers=None if lease.answers is None else [views.question(one) for one in lease.answers],
+        )
 
 
 _OWN_FAULT = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, RecursionError)
@@ -107,20 +137,3 @@ def _refusal(error: Exception) -> OakenError:
     if isinstance(error, _OWN_FAULT):
         return InvalidRequest(f"The outcome cannot be kept ({name}).")
     return Unavailable(f"The store could not end the lease ({name}).")
-
-
-def _item(lease: Leased) -> WorkItem:
-    job = lease.job
-    return WorkItem(
-        lease_id=lease.lease_id,
-        lease_seconds=(job.lease_ms or 0) / 1000,
-        job_id=job.id,
-        kind=job.kind,
-        payload=orjson.loads(lease.payload),
-        queue=job.queue,
-        subject=job.subject,
-        attempt=job.attempts,
-        epoch=job.epoch,
-        parent_id=job.parent_id,
-        instructions=lease.instructions,
-    )

@@ -21,9 +21,27 @@ Reason = Literal[
     "payload_invalid",
     "result_invalid",
     "lease_lost",
+    "expired",
+    "cancel_grace",
 ]
 RoutedBy = Literal["label", "stage", "default", "requeue"]
-Outcome = Literal["succeeded", "failed", "retry", "deferred", "released", "cancelled", "lost", "refused"]
+Outcome = Literal[
+    "succeeded",
+    "failed",
+    "retry",
+    "deferred",
+    "released",
+    "asked",
+    "cancelled",
+    "refused",
+    "lost",
+    "overruled",
+    "resumed",
+    "superseded",
+    "adopted",
+]
+"""How an attempt ended. `overruled`: it was asked to stop and did not; `resumed`: its agent took it up again under a new lease;
+`superseded`: another attempt's late result was adopted; `adopted`: that was this one."""
 
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
 FINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
@@ -32,6 +50,9 @@ ROLES: tuple[Role, ...] = ("viewer", "user", "agent", "admin")
 PRIORITIES: dict[str, int] = {"user": 100, "ingest": 50, "backfill": 10}
 MAX_PRIORITY = 1000
 DEFAULT_WORKSPACE = "default"
+
+FREE, SERIAL, CHILDREN = 0, 1, 2
+"""What keeps a queued job from being offered (`Job.blocked`): nothing, a job of its serial key, its children."""
 
 
 class Actor(NamedTuple):
@@ -50,13 +71,15 @@ class Principal:
     """A caller as the doors know it: the actor, what it may do, and the instance that holds its leases.
 
     `name` is the token's name (or what stands for it on stdio and in the process itself); leases are bound to it.
-    `runner` marks Oaken's own workers, which alone may run internal kinds.
+    `runner` marks Oaken's own workers, which alone may run internal kinds. With `workspace` it sees and touches nothing of any
+    other one.
     """
 
     actor: Actor
     roles: frozenset[str]
     instance: str | None = None
     runner: bool = False
+    workspace: str | None = None
 
     @property
     def name(self) -> str:
@@ -92,20 +115,27 @@ class Job(NamedTuple):
     subject: str | None
     target: str | None
     dedupe_key: str | None
+    serial_key: str | None
+    """Of one key at most one job runs at a time."""
     parent_id: int | None
     max_attempts: int
     budget_usd: float | None
     created_at: int
     run_at: int
-    """When the job became, or becomes, runnable."""
+    """When the job became, or becomes, runnable. For one that asked a question: when it goes on without an answer."""
+    expires_at: int | None
+    """Cancelled if it does not run by then."""
     actor_kind: str
     actor_id: str
     actor_via: str
     schema_hash: str | None
     """Of the payload schema the payload was last checked against."""
+    blocked: int = FREE
+    """`FREE`, `SERIAL` or `CHILDREN`: a blocked job is in no lane."""
     cancelling: int = 0
+    cancel_deadline: int | None = None
+    """When a running job that was asked to stop, and reports no progress, is overruled."""
     reason: str | None = None
-    blocked: int = 0
     attempts: int = 0
     lost: int = 0
     deferrals: int = 0
@@ -128,6 +158,14 @@ class Job(NamedTuple):
     percent: int | None = None
     message: str | None = None
     progress_at: int | None = None
+    progress_seq: int | None = None
+    """The highest number its present holder gave a report."""
+    question: str | None = None
+    """What it waits to be told. Kept with its answer in the questions."""
+    joined: int = 0
+    """It has waited for its children; its leases list them."""
+    asked: int = 0
+    """How many questions it has asked; its leases carry them."""
     last_error: str | None = None
     usage: str | None = None
     cost_usd: float | None = None
@@ -173,6 +211,8 @@ class Attempt(NamedTuple):
     body_hash: str | None
     answer: str | None
     """JSON of the columns that the finish changed, so that a repeat gets the first answer again."""
+    late_at: int | None
+    """When a result came that was refused because the lease was lost; it is kept and may be adopted."""
 
 
 class Activity(NamedTuple):
@@ -193,6 +233,8 @@ class Activity(NamedTuple):
     actor_kind: str
     actor_id: str
     actor_via: str
+    workspace: str | None = None
+    """Of the job, or of the token or agent that is bound to one."""
 
 
 class ProgressRow(NamedTuple):
@@ -212,6 +254,33 @@ class LeaseRef(NamedTuple):
     nonce: str
 
 
+class Question(NamedTuple):
+    """What a lease holder asked, and what it was told. Text of others: untrusted."""
+
+    id: int
+    job_id: int
+    epoch: int
+    agent: str
+    text: str
+    asked_at: int
+    answer: str | None
+    """None while it is open, and where time ran out."""
+    answered_at: int | None
+    actor_kind: str | None
+    actor_id: str | None
+    actor_via: str | None
+
+
+class Child(NamedTuple):
+    """A child as its parent's next lease lists it."""
+
+    job: Job
+    result: str | None
+    """JSON text; None where there is none, or where `cut`."""
+    cut: bool = False
+    """The result is left out because all of them together would be too long; read it by the child's id."""
+
+
 class Leased(NamedTuple):
     """A job handed to a worker: everything needed to do it and to finish it."""
 
@@ -219,6 +288,12 @@ class Leased(NamedTuple):
     payload: str
     """JSON text, as stored."""
     instructions: str | None = None
+    children: tuple[Child, ...] | None = None
+    """Of a job that has waited for its children, oldest first."""
+    answers: tuple[Question, ...] | None = None
+    """Of a job that has asked, oldest first."""
+    replayed: bool = False
+    """An earlier answer again: this request's idempotency key was used before."""
 
     @property
     def lease_id(self) -> str:
@@ -241,6 +316,13 @@ class NewJob(NamedTuple):
     title: str | None = None
     tags: tuple[str, ...] = ()
     budget_usd: float | None = None
+    serial_key: str | None = None
+    on_duplicate: str = "keep"
+    """`replace`: a live job of the same key or target that is still queued gets this payload."""
+    expires_at: int | None = None
+    ttl_ms: int | None = None
+    workspace: str | None = None
+    """None: the parent's, else the default one."""
 
 
 class Enqueued(NamedTuple):
@@ -249,6 +331,8 @@ class Enqueued(NamedTuple):
     job: Job
     created: bool
     warning: str | None = None
+    replayed: bool = False
+    """The first answer again: this idempotency key was used before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +360,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """An agent as last seen."""
+    """An agent as last seen. One that is `draining` gets nothing new."""
 
     agent: str
     name: str
@@ -286,6 +370,7 @@ class AgentRow:
     succeeded: int
     failed: int
     holds: tuple[int, ...] = ()
+    draining: bool = False
 
 
 class Grade(NamedTuple):
@@ -311,11 +396,13 @@ class Page:
 class SpawnJob:
     """Enqueue a child of the finishing job's parent (or of the job itself where it has none), with the job's priority.
 
-    Nothing is enqueued where the document `unless_document` is stored already.
+    Nothing is enqueued where the document `unless_document` is stored already, nor, where `if_retriage` names a subject, unless
+    somebody asked that it be triaged again.
     """
 
     new: NewJob
     unless_document: str | None = None
+    if_retriage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,19 +18,25 @@ from oaken_jobs.errors import Conflict, LeaseLost, OakenError, ResultInvalid
 from oaken_jobs.grading import grade, grade_result
 from oaken_jobs.kinds import Kind, Rules, Schema, stored_problems
 from oaken_jobs.lifecycle import sources
-from oaken_jobs.model import Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
+from oaken_jobs.model import CHILDREN, FREE, Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
 from oaken_jobs.routing import Route
 
 CORRECTIONS = 2
 """How often an agent may correct a result that does not fit; the next misfit fails the job."""
 
-FREED: dict[str, Any] = {"nonce": None, "holder": None, "lease_expires": None, "lease_ms": None, "policy": None}
+FREED: dict[str, Any] = {
+    "nonce": None,
+    "holder": None,
+    "lease_expires": None,
+    "lease_ms": None,
+    "policy": None,
+}
 """What ending a lease clears. `agent` stays, so that lists can say who had the job last."""
 
 
 @dataclass(slots=True)
 class Finish:
-    """A holder's word that its lease ends: `verb` is complete, fail, defer, release or cancelled."""
+    """A holder's word that its lease ends: `verb` is complete, fail, defer, release, ask or cancelled."""
 
     ref: LeaseRef
     holder: str
@@ -42,7 +48,10 @@ class Finish:
     error: str | None = None
     permanent: bool = False
     delay_ms: int = 0
-    """For a failure: wait at least this long. For a deferral: how long to wait."""
+    """For a failure: wait at least this long. For a deferral: how long to wait. For a question: how long for its answer."""
+    after_children: bool = False
+    """For a release: not before all its children are final."""
+    question: str | None = None
     strict: bool = False
     """A result that does not fit fails the job at once (in-process handlers cannot correct it)."""
     effects: tuple[Effect, ...] = ()
@@ -53,7 +62,8 @@ class Finish:
         """Tells two finishes of one lease apart, for a repeat must say the same."""
         usage = self.usage
         spent = usage and (usage.usage, usage.cost_usd, usage.produced_by)
-        body = (self.result_text, self.error, self.permanent, self.delay_ms, spent)
+        said = (self.after_children, self.question) if self.after_children or self.question is not None else ()
+        body = (self.result_text, self.error, self.permanent, self.delay_ms, spent, *said)
         return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
 
 
@@ -81,6 +91,7 @@ class Move(NamedTuple):
         changes |= self.changes
         for name in FREED:
             changes.pop(name, None)
+        changes.pop("blocked", None)
         return orjson.dumps(changes).decode()
 
 
@@ -98,8 +109,11 @@ def holds(job: Job | None, ref: LeaseRef, holder: str, now: int) -> bool:
     )
 
 
-def lease_lost(job: Job | None, ref: LeaseRef, holder: str, now: int, *, may_read: bool) -> LeaseLost:
-    """The refusal for a lease that is not current, saying why only to those who may read the job."""
+def lease_lost(
+    job: Job | None, ref: LeaseRef, holder: str, now: int, *, may_read: bool, kept: bool = False
+) -> LeaseLost:
+    """The refusal for a lease that is not current, saying why only to those who may read the job. `kept` says that the result that
+    came with it is kept with its attempt."""
     if job is None:
         return LeaseLost(f"Lease lost: there is no job {ref.job_id}. Lease new work.", job_id=ref.job_id)
     if not may_read:
@@ -115,27 +129,45 @@ def lease_lost(job: Job | None, ref: LeaseRef, holder: str, now: int, *, may_rea
     else:
         why = f"job {job.id} is held by {job.agent}"
     held_by = job.agent if job.state == "running" else None
-    return LeaseLost(f"Lease lost: {why}. Lease new work.", job_id=job.id, state=job.state, held_by=held_by)
+    late = f" Nothing was changed; the result is kept and may be adopted (epoch {ref.epoch})." if kept else ""
+    return LeaseLost(f"Lease lost: {why}. Lease new work.{late}", job_id=job.id, state=job.state, held_by=held_by)
 
 
 def claim(job: Job, *, agent: str, holder: str, lease_ms: int, nonce: str, now: int, rules: Rules) -> Move:
-    """Gives the job to a holder: one attempt and one epoch more."""
-    return Move(
-        "claim",
-        {
-            "state": "running",
-            "epoch": job.epoch + 1,
-            "attempts": job.attempts + 1,
-            "nonce": nonce,
-            "holder": holder,
-            "agent": agent,
-            "lease_expires": now + lease_ms,
-            "lease_ms": lease_ms,
-            "policy": rules.policy_for(job.kind),
-            "started_at": now,
-            "invalid_results": 0,
-        },
-    )
+    """Gives the job to a holder: one attempt and one epoch more. A question that was not answered in time is closed."""
+    changes: dict[str, Any] = {
+        "state": "running",
+        "epoch": job.epoch + 1,
+        "attempts": job.attempts + 1,
+        "nonce": nonce,
+        "holder": holder,
+        "agent": agent,
+        "lease_expires": now + lease_ms,
+        "lease_ms": lease_ms,
+        "policy": rules.policy_for(job.kind),
+        "started_at": now,
+        "invalid_results": 0,
+    }
+    if job.progress_seq is not None:
+        changes["progress_seq"] = None
+    if job.question is not None:
+        changes["question"] = None
+    return Move("claim", changes)
+
+
+def resume(job: Job, *, lease_ms: int | None, nonce: str, now: int) -> Move:
+    """Gives the job to its own holder again: one epoch more, so that the old lease id is worth nothing; the attempt goes on."""
+    length = lease_ms or job.lease_ms or 0
+    changes: dict[str, Any] = {
+        "epoch": job.epoch + 1,
+        "nonce": nonce,
+        "lease_expires": now + length,
+        "lease_ms": length,
+        "invalid_results": 0,
+    }
+    if job.progress_seq is not None:
+        changes["progress_seq"] = None
+    return Move("resume", changes, "resumed")
 
 
 def refuse_payload(job: Job, problems: list[dict[str, str]], now: int, rules: Rules) -> Move:
@@ -159,12 +191,21 @@ def finish(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move
         return _cancelled(job, call, now, rules)
     if call.verb == "fail":
         return _failed(job, call, now, rules, share)
-    # Neither a deferral nor a release counts as an attempt; a release also keeps the job's place in line.
+    # None of these counts as an attempt; a release also keeps the job's place in line.
     changes: dict[str, Any] = {"state": "queued", "attempts": job.attempts - 1, **FREED}
     if call.verb == "defer":
         changes["run_at"] = now + call.delay_ms
         changes["deferrals"] = job.deferrals + 1
         return Move("defer", changes, "deferred")
+    if call.verb == "ask":
+        # Not runnable before its answer, which moves this time to its own.
+        changes["run_at"] = now + call.delay_ms
+        changes["question"] = call.question
+        changes["asked"] = job.asked + 1
+        return Move("ask", changes, "asked")
+    if call.after_children:
+        changes["blocked"] = CHILDREN
+        changes["joined"] = 1
     return Move("release", changes, "released")
 
 
@@ -195,8 +236,55 @@ def cancel(job: Job, now: int, rules: Rules) -> Move | None:
     if job.state not in sources("cancel") or job.cancelling:
         return None
     if job.state == "running":
-        return Move("cancel", {"cancelling": 1})
+        return Move("cancel", {"cancelling": 1, "cancel_deadline": stop_by(now, rules)})
     return Move("cancel", _final(job, "cancelled", now, rules, reason="cancelled_by_user"))
+
+
+def stop_by(now: int, rules: Rules) -> int:
+    """When a job that was asked to stop, and reports nothing from `now` on, is overruled."""
+    return now + round(rules.cancel_grace * 1000)
+
+
+def overrule(job: Job, now: int, rules: Rules) -> Move:
+    """Ends a job that was asked to stop and whose worker neither stopped nor reported progress."""
+    error = f"{job.agent} was asked to stop and neither stopped nor reported progress for {rules.cancel_grace:g} s"[
+        :500
+    ]
+    changes = {"last_error": error, **_final(job, "cancelled", now, rules, reason="cancel_grace")}
+    return Move("overrule", changes, "overruled", error=error)
+
+
+def expire(job: Job, now: int, rules: Rules) -> Move:
+    """Ends a queued job whose time is over."""
+    return Move("expire", _final(job, "cancelled", now, rules, reason="expired"))
+
+
+def answer(job: Job, now: int) -> Move:
+    """Makes a job that asked runnable again. Raises `Conflict` where no question is open."""
+    if job.state != "queued" or job.question is None:
+        raise Conflict(
+            f"Job {job.id} has no open question; it is {job.state}. Its questions are closed when it is leased again, ends or is "
+            "requeued.",
+            job_id=job.id,
+            state=job.state,
+        )
+    return Move("answer", {"question": None, "run_at": now})
+
+
+def adopt(job: Job, result: Json, result_text: str, usage: Usage | None, now: int, rules: Rules) -> Move:
+    """Takes a late result as the job's, whoever has it now. Raises `Conflict` where it has succeeded, `ResultInvalid` where the
+    result does not fit its kind."""
+    if job.state not in sources("adopt"):
+        raise Conflict(f"Job {job.id} has succeeded; its result stands.", job_id=job.id, state=job.state)
+    kind = rules.kinds.get(job.kind)
+    schema = kind.result_schema if kind else None
+    if schema is not None and (problems := schema.problems(result)):
+        raise ResultInvalid(
+            f"The late result does not fit the schema of {job.kind}: {_told(problems)}. Requeue the job instead.",
+            errors=problems,
+        )
+    done = _succeeded(job, kind, result, result_text, usage, (), now)
+    return done._replace(verb="adopt", outcome="superseded" if job.state == "running" else None)
 
 
 def requeue(job: Job, to: Route | None, now: int) -> Move:
@@ -215,13 +303,18 @@ def requeue(job: Job, to: Route | None, now: int) -> Move:
         "lost": 0,
         "deferrals": 0,
         "invalid_results": 0,
+        "blocked": FREE,
         "cancelling": 0,
+        "cancel_deadline": None,
+        "expires_at": None,
+        "question": None,
         "reason": None,
         "last_error": None,
         "agent": None,
         "percent": None,
         "message": None,
         "progress_at": None,
+        "progress_seq": None,
         "produced_by": None,
         "started_at": None,
         "finished_at": None,
@@ -261,6 +354,19 @@ def repeat(attempt: Attempt | None, job: Job | None, call: Finish) -> Job | None
     return job.having(orjson.loads(attempt.answer)) if attempt.answer else job
 
 
+def worth_keeping(job: Job, attempt: Attempt, call: Finish) -> bool:
+    """Whether a result that comes after its lease was lost is kept: it is of the attempt's own holder, who has not ended it
+    otherwise, and the job could still use it. What would leave more behind than a result cannot be adopted later."""
+    return (
+        call.verb == "complete"
+        and not call.effects
+        and job.state != "succeeded"
+        and attempt.verb is None
+        and attempt.holder == call.holder
+        and hmac.compare_digest(attempt.nonce, call.ref.nonce)
+    )
+
+
 def new_nonces(count: int) -> list[str]:
     """Random parts of lease ids, 96 bits each, from one call to the system."""
     text = secrets.token_hex(12 * count)
@@ -273,24 +379,35 @@ def _complete(job: Job, call: Finish, now: int, rules: Rules) -> Move:
     schema = kind.result_schema if kind else None
     if schema is not None and (problems := schema.problems(result)):
         return _misfit(job, call, kind, schema, problems, now, rules)
+    return _succeeded(job, kind, result, call.result_text or "{}", call.usage, call.effects, now)
+
+
+def _succeeded(
+    job: Job,
+    kind: Kind | None,
+    result: Json,
+    result_text: str,
+    usage: Usage | None,
+    effects: tuple[Effect, ...],
+    now: int,
+) -> Move:
     changes: dict[str, Any] = {
         "state": "succeeded",
         "finished_at": now,
         "reason": None,
         "percent": 100,
         "progress_at": now,
-        **_spent(job, call.usage),
+        **_spent(job, usage),
         **FREED,
+        **_settled(job),
     }
-    if job.cancelling:
-        changes["cancelling"] = 0
-    graded = grade_result(job, kind, result, True if schema else None, changes.get("cost_usd", job.cost_usd))
+    fits = True if kind and kind.result_schema else None
+    graded = grade_result(job, kind, result, fits, changes.get("cost_usd", job.cost_usd))
     if graded:
         changes["grade"], changes["grade_why"], changes["grade_version"] = graded
-    effects = call.effects
     if kind:
         effects = (*effects, *kind.on_success(job, result))
-    return Move("complete", changes, "succeeded", None, call.result_text or "{}", effects)
+    return Move("complete", changes, "succeeded", None, result_text, effects)
 
 
 def _misfit(
@@ -298,7 +415,7 @@ def _misfit(
 ) -> Move:
     tries = job.invalid_results + 1
     strict = call.strict or (kind is not None and kind.invalid_result == "fail") or tries > CORRECTIONS
-    told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
+    told = _told(problems)
     if not strict:
         left = CORRECTIONS + 1 - tries
         refusal = ResultInvalid(
@@ -319,6 +436,11 @@ def _misfit(
         tries_left=0,
     )
     return Move("complete", changes, "refused", error=error, refusal=refusal)
+
+
+def _told(problems: list[dict[str, str]]) -> str:
+    """As the caller may hear it, values included."""
+    return "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
 
 
 def _failed(job: Job, call: Finish, now: int, rules: Rules, share: float) -> Move:
@@ -347,10 +469,22 @@ def _policy(job: Job, rules: Rules) -> retry.Policy:
 
 
 def _final(job: Job, state: str, now: int, rules: Rules, *, reason: str) -> dict[str, Any]:
-    changes: dict[str, Any] = {"state": state, "reason": reason, "finished_at": now, "cancelling": 0, **FREED}
+    changes: dict[str, Any] = {"state": state, "reason": reason, "finished_at": now, **FREED, **_settled(job)}
     graded = grade(job.having(changes), rules.kinds.get(job.kind), None, now)
     if graded:
         changes["grade"], changes["grade_why"], changes["grade_version"] = graded
+    return changes
+
+
+def _settled(job: Job) -> dict[str, Any]:
+    """What a final job no longer waits for; only what is not so already, since few jobs have any of it."""
+    changes: dict[str, Any] = {}
+    if job.cancelling:
+        changes |= {"cancelling": 0, "cancel_deadline": None}
+    if job.blocked:
+        changes["blocked"] = FREE
+    if job.question is not None:
+        changes["question"] = None
     return changes
 
 

@@ -92,7 +92,17 @@ async def _intake(job: JobContext) -> Done:
             unless_document=document,
         )
     )
+    # One that is stored is triaged again only where somebody asked for that.
+    effects.append(SpawnJob(_triage(document, title, body), if_retriage=subject_of(document)))
     return Done({"document": document, "title": title, "characters": len(text)}, tuple(effects))
+
+
+def _triage(document: str, title: str | None, body: str) -> NewJob:
+    return NewJob("triage", body, subject=subject_of(document), target=document, title=title)
+
+
+def _subject_of_text(payload: Json) -> str | None:
+    return subject_of(document_id(normalise(payload["text"])))
 
 
 async def _store(job: JobContext) -> Done:
@@ -149,7 +159,12 @@ def kinds() -> Mapping[str, Kind]:
         "additionalProperties": False,
     }
     found = [
-        Kind("intake", payload_schema=Schema.compile(intake, "intake"), internal=True),
+        Kind(
+            "intake",
+            payload_schema=Schema.compile(intake, "intake"),
+            internal=True,
+            subject_of=_subject_of_text,
+        ),
         Kind("store", payload_schema=Schema.compile(_STORE, "store"), internal=True),
         Kind(
             "embed",

@@ -25,8 +25,14 @@ MAX_PAGE = 500
 DEFAULT_PAGE = 50
 MAX_WAIT_SECONDS = 60
 MAX_LEASES = 1000
+MAX_TEXT = 20_000
+"""The longest question or answer, in characters."""
 MAX_AMOUNT = 1e15
 """The most of anything that one attempt can have used."""
+
+
+def _text(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
 
 
 def _single_line(value: Any) -> Any:
@@ -70,8 +76,10 @@ def _moment(value: Any) -> int:
 
 Kind = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$")]
 QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
+Workspace = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
 Key = Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=255)]
 Line = Annotated[str, BeforeValidator(_single_line), Field(max_length=200)]
+Text = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_TEXT)]
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Moment = Annotated[int, PlainValidator(_moment)]
@@ -96,9 +104,13 @@ class NewJobRequest(Request):
     subject: Key | None = None
     target: Key | None = None
     dedupe_key: Key | None = None
+    on_duplicate: Literal["keep", "replace"] = "keep"
+    serial_key: Key | None = None
     priority: Priority | None = None
     delay_seconds: Seconds | None = None
     run_at: Moment | None = None
+    ttl_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
+    expires_at: Moment | None = None
     max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
     parent_id: Id | None = None
     title: Line | None = None
@@ -106,11 +118,17 @@ class NewJobRequest(Request):
         list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)
     ] = Field(default_factory=list[str])
     budget_usd: Money | None = None
+    idempotency_key: Key | None = None
+    workspace: Workspace | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> NewJobRequest:
         if self.delay_seconds is not None and self.run_at is not None:
             raise PydanticCustomError("both", "delay_seconds and run_at both say when to run; give one of them")
+        if self.ttl_seconds is not None and self.expires_at is not None:
+            raise PydanticCustomError("both", "ttl_seconds and expires_at both say when it expires; give one of them")
+        if self.on_duplicate == "replace" and self.dedupe_key is None and self.target is None:
+            raise PydanticCustomError("alone", "on_duplicate needs a dedupe_key or a target that could be a duplicate")
         return self
 
 
@@ -123,13 +141,17 @@ class LeaseRequest(Request):
     max: Annotated[int, Field(ge=1, le=MAX_LEASES)] = 1
     lease_seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)] | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0
+    resume: bool = False
+    """The caller's own leases again, and nothing new."""
 
 
 class ProgressRequest(Request):
-    """How far the work is: percent and a message (cut to 256 characters)."""
+    """How far the work is: percent and a message (cut to 256 characters). A report whose `seq` is not above the last one's only
+    keeps the lease: it was told before."""
 
     percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     message: str | None = None
+    seq: Annotated[int, Field(ge=0, le=MAX_ID)] | None = None
 
 
 class HeartbeatRequest(Request):
@@ -164,14 +186,53 @@ class DeferRequest(Request):
     seconds: Seconds
 
 
+class ReleaseRequest(Request):
+    """Given back unharmed; with `after_children` not to be leased before all its children are final."""
+
+    after_children: bool = False
+
+
+class AskRequest(Request):
+    """A question to whoever enqueued the job, which waits for the answer, at most `timeout_seconds`."""
+
+    text: Text
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
+
+
+class AnswerRequest(Request):
+    """The answer to a job's open question."""
+
+    text: Text
+
+
+class AdoptRequest(Request):
+    """The attempt whose late result is taken as the job's."""
+
+    epoch: Id
+
+
 class EmptyRequest(Request):
     """Nothing more to say."""
 
 
 class RequeueRequest(Request):
-    """Where to put the job back; the same queue unless named."""
+    """Where to put the job back; the same queue unless named. `retriage` clears the machine's labels of its subject, so that triage
+    and routing decide again."""
 
     queue: QueueName | None = None
+    retriage: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RequeueRequest:
+        if self.queue is not None and self.retriage:
+            raise PydanticCustomError("both", "queue names a queue and retriage asks routing for one; give one of them")
+        return self
+
+
+class DrainRequest(Request):
+    """Whether the agent is to get nothing new, or again."""
+
+    drain: bool = True
 
 
 class TokenRequest(Request):
@@ -180,6 +241,7 @@ class TokenRequest(Request):
     name: Annotated[str, Field(min_length=1, max_length=64)]
     roles: Annotated[list[Literal["viewer", "user", "agent", "admin"]], Field(min_length=1, max_length=4)]
     kind: Literal["user", "agent"] | None = None
+    workspace: Workspace | None = None
     expires_in: Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)] | None = None
 
 
@@ -193,6 +255,7 @@ class LabelsRequest(Request):
         ],
         Field(min_length=1, max_length=50),
     ]
+    workspace: Workspace | None = None
 
 
 class IntakeRequest(Request):
@@ -201,6 +264,7 @@ class IntakeRequest(Request):
     text: Annotated[str, Field(min_length=1)]
     title: Line | None = None
     source: Key | None = None
+    workspace: Workspace | None = None
 
 
 M = TypeVar("M", bound=BaseModel)

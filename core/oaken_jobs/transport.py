@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +44,10 @@ class WorkItem:
     epoch: int = 1
     parent_id: int | None = None
     instructions: str | None = None
+    children: list[Json] | None = None
+    """Of a job that has waited for them, with their results: as `views.child` shows each, oldest first."""
+    answers: list[Json] | None = None
+    """Of a job that has asked: what it asked and was told, as `views.question` shows each, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,19 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Back to the queue unharmed, the attempt not counted."""
+    """Back to the queue unharmed, the attempt not counted; with `after_children` not to be leased before they are final."""
 
     lease_id: str
+    after_children: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to whoever enqueued the job, which waits for the answer, at most `timeout_seconds`; the attempt not counted."""
+
+    lease_id: str
+    text: str
+    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,7 @@ class Cancelled:
     lease_id: str
 
 
-Ending = Complete | Fail | Defer | Release | Cancelled
+Ending = Complete | Fail | Defer | Release | Ask | Cancelled
 
 
 def misfit(done: Done) -> str | None:
@@ -154,6 +168,10 @@ class Transport(Protocol):
         A result that cannot be sent or does not fit is refused with `ResultInvalid`, `BadJson`, `InvalidRequest` or
         `TooLarge`. Raises only where the call as a whole failed.
         """
+        ...
+
+    async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
+        """Adds a job: `{"job", "created", "warning"?}`. `fields` are the others of `NewJobRequest`."""
         ...
 
     def on_cancel(self, callback: Callable[[int], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -10,8 +11,10 @@ import orjson
 
 from oaken_jobs.grading import grade
 from oaken_jobs.kinds import Kind, Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Grade, Job, Json, Leased, ProgressRow, Queue
+from oaken_jobs.model import Activity, AgentRow, Attempt, Child, Grade, Job, Json, Leased, ProgressRow, Question, Queue
 from oaken_jobs.store.base import Document, TokenRow
+from oaken_jobs.waits import Wait
+from oaken_jobs.waits import waits as waits_of
 
 
 def iso(ms: int | None) -> str | None:
@@ -46,9 +49,19 @@ def job_grade(job: Job, rules: Rules, now: int) -> Grade | None:
 
 
 def job(
-    job: Job, rules: Rules, now: int, *, payload: str | None = None, result: str | None = None, bodies: bool = False
+    job: Job,
+    rules: Rules,
+    now: int,
+    *,
+    payload: str | None = None,
+    result: str | None = None,
+    bodies: bool = False,
+    waits: Sequence[Wait] | None = None,
 ) -> Json:
-    """A job as the interface shows it. With `bodies`, payload and result (JSON text) are put in."""
+    """A job as the interface shows it. With `bodies`, payload and result (JSON text) are put in. `waits` is all that keeps it from
+    running; left out, what its own row says of that is shown."""
+    if waits is None:
+        waits = waits_of(job, rules, None, now)
     graded = job_grade(job, rules, now)
     shown: Json = {
         "id": job.id,
@@ -59,14 +72,14 @@ def job(
         "state": job.state,
         "cancelling": bool(job.cancelling),
         "reason": job.reason,
-        "waits": _waits(job, now),
+        "waits": [wait(one) for one in waits],
         "priority": job.priority,
         "title": job.title,
         "tags": orjson.loads(job.tags) if job.tags else [],
         "subject": job.subject,
         "target": job.target,
         "dedupe_key": job.dedupe_key,
-        "serial_key": None,
+        "serial_key": job.serial_key,
         "parent_id": job.parent_id,
     }
     if bodies:
@@ -84,7 +97,7 @@ def job(
         "run_at": iso(job.run_at),
         "started_at": iso(job.started_at),
         "finished_at": iso(job.finished_at),
-        "expires_at": None,
+        "expires_at": iso(job.expires_at),
         "actor": {"kind": job.actor_kind, "id": job.actor_id, "via": job.actor_via},
         "agent": job.agent,
         "lease": {"agent": job.agent, "expires_at": iso(job.lease_expires), "epoch": job.epoch} if running else None,
@@ -93,7 +106,7 @@ def job(
             if job.progress_at is not None
             else None
         ),
-        "question": None,
+        "question": job.question,
         "last_error": job.last_error,
         "usage": orjson.loads(job.usage) if job.usage else None,
         "cost_usd": job.cost_usd,
@@ -103,14 +116,36 @@ def job(
     return shown
 
 
-def _waits(job: Job, now: int) -> list[Json]:
-    """What the job's own row says of why it does not run."""
-    if job.state != "queued" or job.run_at <= now:
-        return []
-    code = "retry" if job.attempts else "delayed"
-    seconds = max(1, round((job.run_at - now) / 1000))
-    text = f"retry in {seconds} s" if job.attempts else f"runs in {seconds} s"
-    return [{"code": code, "text": text, "until": iso(job.run_at)}]
+def wait(row: Wait) -> Json:
+    """`until` is absent where no clock ends it."""
+    shown: Json = {"code": row.code, "text": row.text}
+    if row.until is not None:
+        shown["until"] = iso(row.until)
+    return shown
+
+
+def question(row: Question) -> Json:
+    """What was asked, and what was answered: text of others."""
+    actor = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via} if row.actor_id is not None else None
+    return {
+        "job_id": row.job_id,
+        "epoch": row.epoch,
+        "agent": row.agent,
+        "text": row.text,
+        "asked_at": iso(row.asked_at),
+        "answer": row.answer,
+        "answered_at": iso(row.answered_at),
+        "answered_by": actor,
+    }
+
+
+def child(row: Child, rules: Rules, now: int) -> Json:
+    """A child as its parent's lease lists it: with its result, without its payload."""
+    shown = job(row.job, rules, now)
+    shown["result"] = orjson.loads(row.result) if row.result is not None else None
+    if row.cut:
+        shown["result_cut"] = True
+    return shown
 
 
 def leased(lease: Leased, rules: Rules, now: int) -> Json:
@@ -122,6 +157,10 @@ def leased(lease: Leased, rules: Rules, now: int) -> Json:
     }
     if lease.instructions is not None:
         shown["instructions"] = lease.instructions
+    if lease.children is not None:
+        shown["children"] = [child(one, rules, now) for one in lease.children]
+    if lease.answers is not None:
+        shown["answers"] = [question(one) for one in lease.answers]
     return shown
 
 
@@ -137,6 +176,7 @@ def attempt(row: Attempt) -> Json:
         "usage": orjson.loads(row.usage) if row.usage else None,
         "cost_usd": row.cost_usd,
         "produced_by": row.produced_by,
+        "late_result": row.late_at is not None and row.outcome != "adopted",
     }
 
 
@@ -150,6 +190,8 @@ def activity(row: Activity) -> Json:
         value: Any = getattr(row, name)
         if value is not None:
             data[{"from_state": "from", "to_state": "to"}.get(name, name)] = value
+    if row.workspace is not None:
+        data["workspace"] = row.workspace
     data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
     return {"id": str(row.id), "ts": iso(row.at), "kind": row.event, "data": data}
 
@@ -179,6 +221,7 @@ def agent(row: AgentRow) -> Json:
         "leased": row.leased,
         "succeeded": row.succeeded,
         "failed": row.failed,
+        "draining": row.draining,
     }
 
 
@@ -192,6 +235,7 @@ def kind(row: Kind, rules: Rules) -> Json:
         "limit": rules.caps.get(row.name),
         "lease_seconds": row.lease_seconds,
         "max_attempts": row.max_attempts,
+        "retry_delays": list(row.retry_delays),
         "on_lost": row.on_lost,
         "internal": row.internal,
     }
@@ -204,6 +248,7 @@ def token(row: TokenRow) -> Json:
         "kind": row.kind,
         "roles": row.roles.split(","),
         "created_at": iso(row.created_at),
+        "workspace": row.workspace,
         "expires_at": iso(row.expires_at),
         "revoked_at": iso(row.revoked_at),
     }

@@ -4,7 +4,7 @@ Everything it says to a job store goes through a `Transport`, so that handlers i
 machines run by the same rules:
 
 - a handler that returns completes its job; one that raises fails it; `PermanentJobError` fails it for good; `Deferred`
-  puts it back for a time
+  puts it back for a time, `AfterChildren` until its children are final, `Ask` until its question is answered
 - asked to cancel: the handler is cancelled and the job ends cancelled, unless the handler returned a
   result all the same
 - the worker stops: handlers get `grace` seconds, are then cancelled, and their jobs released unharmed
@@ -30,9 +30,20 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oaken_jobs.handlers import Deferred, Handler, Handlers, JobContext, Lane, PermanentJobError, bounded
+from oaken_jobs.handlers import (
+    AfterChildren,
+    Ask,
+    Deferred,
+    Handler,
+    Handlers,
+    JobContext,
+    Lane,
+    PermanentJobError,
+    bounded,
+)
 from oaken_jobs.held import HeldLease, backoff, described, passing, within
 from oaken_jobs.model import Json
+from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem, misfit
 
 log = logging.getLogger("oaken.worker")
@@ -114,6 +125,10 @@ class _Run:
                 return Complete(lease_id, Done())
             case Deferred():
                 return Defer(lease_id, bounded(_attribute(outcome, "seconds")) or 0.0)
+            case AfterChildren():
+                return Release(lease_id, after_children=True)
+            case Ask():
+                return _asking(lease_id, outcome)
             case PermanentJobError():
                 return Fail(lease_id, described(outcome), permanent=True)
             case asyncio.CancelledError() if lease.cancelling:
@@ -471,6 +486,13 @@ def _completed(lease_id: str, done: Done) -> Ending:
     return Complete(lease_id, done) if told is None else Fail(lease_id, told, permanent=True)
 
 
+def _asking(lease_id: str, outcome: Ask) -> Ending:
+    text = _attribute(outcome, "text")
+    if not isinstance(text, str):
+        return Fail(lease_id, f"TypeError: {type(outcome).__name__} asks without a text", permanent=True)
+    return Asking(lease_id, text, bounded(_attribute(outcome, "timeout_seconds")))
+
+
 def _instead(ending: Ending, error: OakenError) -> Fail:
     """What is said in place of an ending that was refused for what it says. Of nothing but our own words."""
     if isinstance(ending, Complete):
@@ -487,7 +509,7 @@ def _tell(run: _Run, outcomes: Sequence[tuple[HeldLease, object]]) -> None:
             log.warning("job %d (%s) fails for good: %s", job, kind, described(outcome))
         elif isinstance(outcome, asyncio.CancelledError) and (run.stopped or not lease.wanted):
             continue
-        elif isinstance(outcome, BaseException) and not isinstance(outcome, Deferred):
+        elif isinstance(outcome, BaseException) and not isinstance(outcome, Deferred | AfterChildren | Ask):
             trace = None if id(outcome) in told else outcome
             told.add(id(outcome))
             log.warning("job %d (%s) failed: %s", job, kind, described(outcome), exc_info=trace)

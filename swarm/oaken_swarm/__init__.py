@@ -19,12 +19,14 @@ from oaken_jobs.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from oaken_jobs.handlers import Deferred, JobContext, PermanentJobError
+from oaken_jobs.handlers import AfterChildren, Ask, Deferred, JobContext, PermanentJobError
 from oaken_jobs.transport import Done
 from oaken_swarm.client import Client
 from oaken_swarm.worker import Worker
 
 __all__ = [
+    "AfterChildren",
+    "Ask",
     "BadJson",
     "Client",
     "ConfigError",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Annotated
 
+from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oaken_jobs import auth
@@ -17,7 +19,7 @@ from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.model import Actor, Principal
-from oaken_jobs.requests import read
+from oaken_jobs.requests import Request, read
 from oaken_swarm.body import AT_ONCE, Many, Size, read_json
 from oaken_swarm.call import Answer, Call, ClientGone
 from oaken_swarm.guard import Guard
@@ -110,12 +112,14 @@ class App:
         who = self._local or (_NOBODY if route.open else await self._core.tokens.authenticate(token, "http"))
         if route.needs is not None:
             auth.require(who, route.needs)
-        if headers.idempotency_key:
-            raise InvalidRequest(
-                "Idempotency-Key is not supported by this version. Leave it out, and give jobs a dedupe_key where a repeat "
-                "must not add another."
-            )
         call = Call(self._core, self._waits, receive, who, None if self._local else token, params)
+        if headers.idempotency_key is not None and route.has_body:
+            if route.repeats is None:
+                raise InvalidRequest(
+                    f"{route.method} {route.path} takes no Idempotency-Key: this version cannot tell a repeat of it. Leave the "
+                    "header out, and look before you repeat."
+                )
+            call.idempotency_key = read(_Key, {"Idempotency-Key": headers.idempotency_key}).key
         query = read_query(scope["query_string"])
         if not route.has_body:
             return await route.handler(call, read(route.takes, query))
@@ -124,6 +128,12 @@ class App:
         size, many = self._sizes[route.size], self._many.get(route.path)
         data = await read_json(receive, size, many, headers.content_type, headers.content_encoding, self._threads)
         return await route.handler(call, read(route.model_for(data), data))
+
+
+class _Key(Request):
+    """The header of that name."""
+
+    key: Annotated[str, Field(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x20-\x7e]+$")]
 
 
 _INTERNAL = "Something went wrong inside Oaken; the server's log says what."
@@ -140,7 +150,7 @@ class _Headers:
         self.token: str | None = None
         self.content_type: bytes | None = None
         self.content_encoding: bytes | None = None
-        self.idempotency_key = False
+        self.idempotency_key: str | None = None
         for name, value in scope["headers"]:
             if name == b"host":
                 self.hosts.append(value)
@@ -154,7 +164,7 @@ class _Headers:
             elif name == b"origin":
                 self.origin = value
             elif name == b"idempotency-key":
-                self.idempotency_key = True
+                self.idempotency_key = value.decode("latin-1")
 
 
 def _sizes(core: Core) -> dict[BodySize, Size]:

@@ -30,6 +30,10 @@ class Answer(NamedTuple):
     media_type: bytes = b"application/json"
 
 
+REPLAYED = ((b"idempotency-replayed", b"true"),)
+"""Marks an answer that was given before, to the same call under the same idempotency key."""
+
+
 def answer(value: Any, status: int = 200) -> Answer:
     """A JSON value as a response."""
     return Answer(orjson.dumps(value), status)
@@ -49,6 +53,7 @@ class Call:
     who: Principal
     token: str | None
     params: Mapping[str, str] = field(default_factory=dict[str, str])
+    idempotency_key: str | None = None
 
     @property
     def job_id(self) -> int:

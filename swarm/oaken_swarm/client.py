@@ -6,6 +6,7 @@ import math
 import os
 import random
 import re
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -61,7 +62,7 @@ _BY_STATUS: dict[int, type[OakenError]] = {
 }
 # Nothing of the request has left when one of these is raised, so any call may be made again.
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-_REPEATABLE_OPS = frozenset({"complete", "fail", "defer", "release", "cancelled", "heartbeat"})
+_REPEATABLE_OPS = frozenset({"complete", "fail", "defer", "release", "ask", "cancelled", "heartbeat"})
 
 
 class Client:
@@ -74,8 +75,8 @@ class Client:
     `oaken_jobs.errors`, with `message`, `details`, `code` and `status`; a server out of reach as `Unavailable`. What JSON
     readers cannot keep (NaN, a date, half a character) is refused with its path before it is sent, as `BadJson`. Calls
     whose repeat is harmless are repeated on lost connections, 503 and 429, with jittered backoff and as `Retry-After`
-    asks; others only where they were never sent, or refused with 429. An enqueue is one of those others unless it has a
-    `dedupe_key`.
+    asks; others only where they were never sent, or refused with 429. An enqueue and a lease carry an idempotency key, so that
+    their repeat gets the first answer.
     """
 
     def __init__(
@@ -124,14 +125,14 @@ class Client:
     # Jobs
 
     async def enqueue(self, kind: str, payload: Json | None = None, **fields: Any) -> Json:
-        """Adds a job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`."""
+        """Adds a job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`. An `idempotency_key` of your own makes the
+        same call safe to repeat for a day, from another process, too."""
         body = {"kind": kind, "payload": {} if payload is None else payload, **fields}
-        return await self._call("POST", "/jobs", body, repeatable=fields.get("dedupe_key") is not None)
+        return await self._call("POST", "/jobs", body, repeatable=True, key=_new_key())
 
     async def enqueue_many(self, jobs: Sequence[Json]) -> Json:
         """Adds up to 1,000 jobs: `{"jobs"}`, in order, each with `job` and `created` or with `error`, and `status`."""
-        repeatable = all(job.get("dedupe_key") is not None for job in jobs)
-        return await self._call("POST", "/jobs", {"jobs": list(jobs)}, repeatable=repeatable)
+        return await self._call("POST", "/jobs", {"jobs": list(jobs)}, repeatable=True, key=_new_key())
 
     async def job(self, job_id: int) -> Json:
         """`{"job"}`, with payload and result."""
@@ -181,13 +182,42 @@ class Client:
         """Cancels a queued job, asks a running one to stop: `{"job"}`. A final job stays as it is."""
         return await self._call("POST", f"/jobs/{job_id}/cancel", {}, repeatable=True)
 
-    async def requeue(self, job_id: int, queue: str | None = None) -> Json:
-        """Puts a failed, cancelled or queued job back to run now: `{"job"}`. Raises `Conflict` for others."""
-        return await self._call("POST", f"/jobs/{job_id}/requeue", _given(queue=queue))
+    async def requeue(self, job_id: int, queue: str | None = None, *, retriage: bool = False) -> Json:
+        """Puts a failed, cancelled or queued job back to run now: `{"job"}`. Raises `Conflict` for others. `retriage` clears the
+        machine's labels of its subject, so that triage and routing decide again."""
+        return await self._call("POST", f"/jobs/{job_id}/requeue", _given(queue=queue, retriage=retriage or None))
 
-    async def intake(self, text: str, title: str | None = None, source: str | None = None) -> Json:
+    async def requeue_all(self, filter: Json, **fields: Any) -> Json:
+        """`requeue` for all that match, some thousands a call: `{"matched", "done", "skipped", "remaining", "cursor"}`. Call again
+        with the `cursor` while there is one. `fields` are those of `POST /requeue`."""
+        return await self._call("POST", "/requeue", {"filter": filter, **fields})
+
+    async def cancel_all(self, filter: Json, **fields: Any) -> Json:
+        """`cancel` for all that match; as `requeue_all`."""
+        return await self._call("POST", "/cancel", {"filter": filter, **fields}, repeatable=True)
+
+    async def answer(self, job_id: int, text: str) -> Json:
+        """Answers a job's open question: `{"job"}`. Raises `Conflict` where none is open."""
+        return await self._call("POST", f"/jobs/{job_id}/answer", {"text": text})
+
+    async def questions(self, job_id: int) -> Json:
+        """`{"questions"}`: all that a job has asked, with the answers."""
+        return await self._get(f"/jobs/{job_id}/questions")
+
+    async def adopt(self, job_id: int, epoch: int) -> Json:
+        """Takes the late result of an attempt as the job's: `{"job"}`. Its attempts say which left one (`late_result`)."""
+        return await self._call("POST", f"/jobs/{job_id}/adopt", {"epoch": epoch})
+
+    async def snapshot(self, actor: str | None = None) -> Json:
+        """How things stand: `{"now", "counts", "active", "recent", "questions"}`."""
+        return await self._get("/snapshot", {"actor": actor})
+
+    async def intake(
+        self, text: str, title: str | None = None, source: str | None = None, *, workspace: str | None = None
+    ) -> Json:
         """Hands in a text to be stored, embedded and triaged: `{"job", "created"}`."""
-        return await self._call("POST", "/intake", _given(text=text, title=title, source=source))
+        body = _given(text=text, title=title, source=source, workspace=workspace)
+        return await self._call("POST", "/intake", body, repeatable=True, key=_new_key())
 
     # Leases
 
@@ -215,7 +245,14 @@ class Client:
             lease_seconds=lease_seconds,
             wait_seconds=wait_seconds,
         )
-        return await self._call("POST", "/leases", body, waits=wait_seconds)
+        return await self._call("POST", "/leases", body, waits=wait_seconds, repeatable=True, key=_new_key())
+
+    async def resume(self, *, agent: str | None = None, lease_seconds: float | None = None) -> Json:
+        """This agent's own leases again, under new ids: `{"leases"}`. It needs an instance, `name/instance`, always the same."""
+        if agent is None and self.instance is not None:
+            agent = f"{await self._own_name()}/{self.instance}"
+        body = _given(agent=agent, lease_seconds=lease_seconds)
+        return await self._call("POST", "/leases", {**body, "resume": True}, repeatable=True)
 
     async def heartbeat(
         self, lease_id: str, *, lease_seconds: float | None = None, progress: Json | None = None
@@ -255,18 +292,26 @@ class Client:
         """Back to the queue for `seconds`, the attempt not counted: `{"job"}`."""
         return await self._on_lease(lease_id, "defer", {"seconds": seconds})
 
-    async def release(self, lease_id: str) -> Json:
-        """Back to the queue unharmed, the attempt not counted: `{"job"}`."""
-        return await self._on_lease(lease_id, "release", {})
+    async def release(self, lease_id: str, *, after_children: bool = False) -> Json:
+        """Back to the queue unharmed, the attempt not counted: `{"job"}`. `after_children`: not to be leased before all its children
+        are final; its next lease lists them with their results."""
+        return await self._on_lease(lease_id, "release", _given(after_children=after_children or None))
+
+    async def ask(self, lease_id: str, text: str, *, timeout_seconds: float | None = None) -> Json:
+        """Asks whoever enqueued the job, which waits for the answer: `{"job"}`. Its next lease carries both (`answers`)."""
+        return await self._on_lease(lease_id, "ask", _given(text=text, timeout_seconds=timeout_seconds))
 
     async def cancelled(self, lease_id: str) -> Json:
         """The job was asked to stop, and has: `{"job"}`."""
         return await self._on_lease(lease_id, "cancelled", {})
 
-    async def report(self, lease_id: str, percent: float | None = None, message: str | None = None) -> Json:
-        """Adds to the job's progress, and beats: `{"job"}`. Percent is 0 to 100, a message is cut to 256 characters."""
-        body = _given(percent=percent, message=message)
-        return await self._on_lease(lease_id, "progress", body, repeatable=False)
+    async def report(
+        self, lease_id: str, percent: float | None = None, message: str | None = None, *, seq: int | None = None
+    ) -> Json:
+        """Adds to the job's progress, and beats: `{"job"}`. Percent is 0 to 100, a message is cut to 256 characters. With `seq`, which
+        grows from report to report, a repeat is known."""
+        body = _given(percent=percent, message=message, seq=seq)
+        return await self._on_lease(lease_id, "progress", body, repeatable=seq is not None)
 
     async def batch(self, ops: Sequence[Json]) -> Json:
         """Many calls on leases in one: `{"results"}`, in order, each with `job` or `error`, and `status`.
@@ -290,17 +335,22 @@ class Client:
         """Undoes `pause_queue`."""
         return await self._call("POST", f"/queues/{_part(name)}/resume", {}, repeatable=True)
 
-    async def subject(self, subject: str) -> Json:
+    async def subject(self, subject: str, *, workspace: str | None = None) -> Json:
         """A subject and its labels."""
-        return await self._get(f"/subjects/{_part(subject)}")
+        return await self._get(f"/subjects/{_part(subject)}", {"workspace": workspace})
 
-    async def set_labels(self, subject: str, human: Mapping[str, str | None]) -> Json:
+    async def set_labels(self, subject: str, human: Mapping[str, str | None], *, workspace: str | None = None) -> Json:
         """Sets people's labels of a subject."""
-        return await self._call("PUT", f"/subjects/{_part(subject)}/labels", {"human": dict(human)}, repeatable=True)
+        body = {"human": dict(human), **_given(workspace=workspace)}
+        return await self._call("PUT", f"/subjects/{_part(subject)}/labels", body, repeatable=True)
 
     async def agents(self) -> Json:
         """`{"agents"}`: when each was last seen, what it holds and what it has done."""
         return await self._get("/agents")
+
+    async def drain(self, agent: str, drain: bool = True) -> Json:
+        """Lets an agent (`name` with all its instances, or `name/instance`) get nothing new, or again."""
+        return await self._call("POST", f"/agents/{_part(agent)}/drain", {"drain": drain}, repeatable=True)
 
     async def kinds(self) -> Json:
         """`{"kinds"}` that are configured or were seen."""
@@ -356,9 +406,13 @@ class Client:
         query: Mapping[str, Any] | None = None,
         waits: float = 0,
         repeatable: bool = False,
+        key: str | None = None,
         prefix: str = "/v1",
     ) -> Json:
         content = None if body is None else jsontext.dump(body, what="request", error=BadJson).encode()
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        if key is not None:
+            headers["Idempotency-Key"] = key
         params = {name: _param(name, value) for name, value in (query or {}).items() if value is not None}
         attempt = 1
         while True:
@@ -370,7 +424,7 @@ class Client:
                     f"{self.url}{prefix}{path}",
                     content=content,
                     params=params or None,
-                    headers={"Content-Type": "application/json"} if content is not None else None,
+                    headers=headers,
                     timeout=httpx2.Timeout(self._timeout, read=self._timeout + waits),
                 )
             except httpx2.TransportError as error:
@@ -456,6 +510,11 @@ def _token(token: str | None) -> str | None:
 
 def _part(text: str) -> str:
     return quote(_param("name", text), safe="")
+
+
+def _new_key() -> str:
+    """An idempotency key for one call and its repeats."""
+    return secrets.token_hex(12)
 
 
 def _given(**fields: Any) -> Json:

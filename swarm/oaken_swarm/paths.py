@@ -24,6 +24,9 @@ class Route:
     `takes` is the model of the query for GET and DELETE, of the body otherwise. `many` is the body for several at once; it has
     one field, by which it is told apart; `many_size` is its size where it differs. `needs` is the action, a key of `auth.MAY`, without
     which nothing of a body is read. An `open` route needs no token.
+
+    `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it, `itself` where a repeat is known
+    without one, None where it is refused, since a repeat would do the thing twice.
     """
 
     method: str
@@ -34,6 +37,7 @@ class Route:
     size: BodySize = "small"
     many_size: BodySize | None = None
     needs: str | None = None
+    repeats: Literal["key", "itself"] | None = None
     open: bool = False
 
     @property

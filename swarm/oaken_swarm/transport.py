@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
 import orjson
 
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError, TooLarge
-from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
+from oaken_jobs.transport import Ask, Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 from oaken_swarm.client import Client, refusal_of
 
 Json = dict[str, Any]
@@ -78,6 +78,9 @@ class HttpTransport:
         found |= await self._many(part)
         return [found[ending.lease_id] for ending in endings]
 
+    async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
+        return await self._client.enqueue(kind, payload, **fields)
+
     def on_cancel(self, callback: Callable[[int], None]) -> None:
         """Does nothing: over HTTP a worker learns of a cancellation from its heartbeats."""
 
@@ -133,7 +136,9 @@ class HttpTransport:
                 case Defer():
                     await self._client.defer(lease_id, ending.seconds)
                 case Release():
-                    await self._client.release(lease_id)
+                    await self._client.release(lease_id, after_children=ending.after_children)
+                case Ask():
+                    await self._client.ask(lease_id, ending.text, timeout_seconds=ending.timeout_seconds)
                 case Cancelled():
                     await self._client.cancelled(lease_id)
         except OakenError as error:
@@ -172,7 +177,9 @@ def _op(ending: Ending) -> Json:
         case Defer():
             op = {"op": "defer", "seconds": ending.seconds}
         case Release():
-            op = {"op": "release"}
+            op = {"op": "release", "after_children": ending.after_children or None}
+        case Ask():
+            op = {"op": "ask", "text": ending.text, "timeout_seconds": ending.timeout_seconds}
         case Cancelled():
             op = {"op": "cancelled"}
     op["lease_id"] = ending.lease_id
@@ -193,6 +200,8 @@ def _item(lease: Json) -> WorkItem:
         epoch=cast(Json, job.get("lease") or {}).get("epoch") or 1,
         parent_id=job.get("parent_id"),
         instructions=lease.get("instructions"),
+        children=lease.get("children"),
+        answers=lease.get("answers"),
     )
 
 

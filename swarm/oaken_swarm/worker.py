@@ -81,7 +81,8 @@ class Worker:
     def handler(self, kind: str, concurrency: int = 1) -> Callable[[F], F]:
         """Registers `async def f(job) -> dict | None | Done`, at most `concurrency` of it at once.
 
-        A plain function runs in a thread.
+        A plain function runs in a thread. It may raise `PermanentJobError`, `Deferred`, `AfterChildren` or `Ask`; any other
+        exception is a failed attempt.
         """
         return self._handlers.handler(kind, concurrency)
 

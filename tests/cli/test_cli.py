@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 from rich.cells import cell_len
 
-from tests.service import Service
+from oaken_jobs.errors import LeaseLost
+from tests.service import Service, eventually
 
 
 class Said(NamedTuple):
@@ -60,7 +61,7 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-    for command in ("serve", "runner", "mcp", "intake", "job", "queue", "agents", "token", "doctor"):
+    for command in ("serve", "runner", "mcp", "intake", "job", "queue", "agents", "snapshot", "token", "doctor"):
         assert command in done.stdout
 
 
@@ -118,6 +119,9 @@ def test_tokens_are_made_listed_and_revoked_and_the_secret_stands_alone(run: Run
     listed = run("token", "list", "--json")
     assert secret not in listed.out
     assert [(t["name"], t["kind"], t["roles"]) for t in listed.json["tokens"]] == [("bot", "agent", ["agent"])]
+    assert run("token", "create", "lab-bot", "--role", "agent", "--workspace", "lab").code == 0
+    assert re.search(r"^bot +agent +agent +all ", run("token", "list").out, re.MULTILINE)
+    assert re.search(r"^lab-bot +agent +agent +lab ", run("token", "list").out, re.MULTILINE)
     assert run("token", "revoke", "bot").code == 0
     assert "revoked" in run("token", "list").out
     assert "never used again" in run("token", "create", "bot", "--role", "agent").err
@@ -177,6 +181,20 @@ BAD: list[tuple[list[str], str]] = [
     (["job", "list", "--state", "done"], "state"),
     (["job", "list", "--cursor", "x"], "cursor"),
     (["job", "requeue", "1", "--queue", "nowhere"], "'nowhere' is not configured"),
+    (["job", "requeue", "1", "--queue", "default", "--retriage"], "give one of them"),
+    (["job", "requeue", "--all", "--state", "done"], "--state: must be 'queued'"),
+    (["job", "requeue", "--all", "--state", "succeeded"], "only queued, failed, cancelled jobs can be changed so"),
+    (["job", "cancel", "--all", "--agent", "a b"], "--agent: must match"),
+    (["job", "cancel", "--all", "--parent-id", "-1"], "--parent-id: must be more than 0"),
+    (["job", "enqueue", "x", "--ttl", "1", "--expires-at", "2030-01-01T00:00:00Z"], "give one of them"),
+    (["job", "enqueue", "x", "--on-duplicate", "replace"], "needs a dedupe_key or a target"),
+    (["job", "enqueue", "x", "--workspace", "No Such"], "workspace: must match"),
+    (["job", "answer", "99", "Blue."], "There is no job 99"),
+    (["job", "adopt", "99", "1"], "There is no job 99"),
+    (["job", "questions", "99"], "There is no job 99"),
+    (["queue", "requeue", "nowhere"], "There is no queue 'nowhere'"),
+    (["agents", "drain", "nobody"], "There is no agent 'nobody'"),
+    (["snapshot", "--actor", ""], "actor"),
 ]
 
 
@@ -198,6 +216,13 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_1(run: Run, arguments: li
         ["job", "status", "x"],
         ["job", "list", "--limit", "0"],
         ["job", "wait", "1", "--seconds", "nan"],
+        ["job", "requeue"],
+        ["job", "requeue", "--all"],
+        ["job", "requeue", "1", "--all", "--state", "failed"],
+        ["job", "cancel", "1", "--state", "failed"],
+        ["job", "cancel", "1", "--dry-run"],
+        ["job", "adopt", "1"],
+        ["agents", "drain"],
     ],
 )
 def test_wrong_usage_is_exit_code_2_without_a_traceback(run: Run, arguments: list[str]) -> None:
@@ -378,3 +403,133 @@ def test_the_story_of_a_job_is_told(run: Run) -> None:
     told = run("job", "activity", "1").out
     assert "queued → cancelled" in told
     assert "(cli)" in told
+
+
+def test_a_job_may_have_a_serial_key_a_time_to_live_a_workspace_and_a_key_of_its_own(run: Run) -> None:
+    options = ("--serial-key", "agent:me", "--ttl", "600", "--workspace", "lab", "--idempotency-key", "k", "--json")
+    job = run("job", "enqueue", "x", *options).json["job"]
+    assert (job["serial_key"], job["workspace"]) == ("agent:me", "lab")
+    assert job["expires_at"] > job["created_at"]
+    assert run("job", "enqueue", "x", *options).json["job"]["id"] == job["id"]
+    assert "idempotency" in run("job", "enqueue", "y", "--idempotency-key", "k").err
+    assert [j["id"] for j in run("job", "list", "--workspace", "lab", "--json").json["jobs"]] == [1]
+    assert run("job", "list", "--workspace", "default", "--json").json["jobs"] == []
+
+
+def test_a_duplicate_may_bring_a_new_payload(run: Run) -> None:
+    run("job", "enqueue", "x", "--target", "t", "--payload", '{"n": 1}')
+    again = run("job", "enqueue", "x", "--target", "t", "--payload", '{"n": 2}', "--on-duplicate", "replace")
+    assert again.out == "Job 1 (x) is queued already on default.\n"
+    assert run("job", "status", "1", "--json").json["job"]["payload"] == {"n": 2}
+
+
+def test_a_text_is_taken_into_the_workspace_named(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    file.write_text("# A\n")
+    assert run("intake", str(file), "--workspace", "lab", "--json").json["job"]["workspace"] == "lab"
+
+
+def test_all_jobs_that_match_are_cancelled_and_run_again_in_one_command(run: Run) -> None:
+    for kind in ("x", "x", "y"):
+        run("job", "enqueue", kind)
+    assert (
+        run("job", "cancel", "--all", "--kind", "x", "--dry-run").out == "2 jobs would be tried; nothing was changed.\n"
+    )
+    assert run("job", "cancel", "--all", "--kind", "x").out == "Cancelled, or asked to stop: 2 of 2 jobs.\n"
+    assert run("job", "cancel", "--all", "--kind", "x").out.startswith("No jobs match in ")
+    counted = run("job", "requeue", "--all", "--state", "cancelled", "--query", "x", "--dry-run", "--json")
+    assert counted.json == {"matched": 2, "done": 0, "skipped": 0, "remaining": 2}
+    assert (
+        run("job", "requeue", "--all", "--state", "cancelled", "--from-queue", "default").out
+        == "Requeued: 2 of 2 jobs.\n"
+    )
+    assert run("job", "list", "--state", "cancelled", "--json").json["jobs"] == []
+    assert "no subject, so there is nothing to triage" in run("job", "requeue", "3", "--retriage").err
+
+
+def test_the_failed_jobs_of_a_queue_are_run_again(run: Run) -> None:
+    run("job", "enqueue", "x")
+    run("job", "cancel", "1")
+    assert run("queue", "requeue", "default").out.startswith("No jobs match in ")
+    assert run("queue", "requeue", "default", "--state", "cancelled", "--dry-run").out.startswith(
+        "1 job would be tried"
+    )
+    assert run("queue", "requeue", "default", "--state", "cancelled").out == "Requeued: 1 of 1 job.\n"
+
+
+async def test_a_question_is_shown_and_answered(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+    job_id = str((await (await server.client("eve", "user")).enqueue("x", title="T"))["job"]["id"])
+    (lease,) = (await bot.lease())["leases"]
+    await bot.ask(lease["lease_id"], "Which colour?")
+
+    def call(*arguments: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+
+    card = await call("job", "status", job_id)
+    assert re.search(r"^question +Which colour\?$", card.out, re.MULTILINE)
+    assert re.search(r"^waits +asks a question; goes on without an answer in 7 d$", card.out, re.MULTILINE)
+    assert f"`oaken job answer {job_id} TEXT` tells it" in card.err
+    assert "asks: Which colour?" in (await call("job", "list", "--asking")).out
+    asked = await call("job", "questions", job_id)
+    assert re.search(r"bot +Which colour\? +\(open\)$", asked.out, re.MULTILINE)
+    shown = await call("snapshot", "--actor", "eve")
+    assert f"{server.url}: 1 queued, 0 running" in shown.out
+    assert re.search(rf"^{job_id} +bot .*Which colour\?$", shown.out, re.MULTILINE)
+    assert (await call("snapshot", "--actor", "nobody", "--json")).json["questions"] == []
+
+    assert (
+        await call("job", "answer", job_id, "Blue.")
+    ).out == f"Job {job_id} has its answer; it is queued on default.\n"
+    assert "no open question" in (await call("job", "answer", job_id, "Red.")).err
+    assert re.search(r"Which colour\? +Blue\. +ann$", (await call("job", "questions", job_id)).out, re.MULTILINE)
+    assert (await call("job", "questions", job_id, "--json")).json["questions"][0]["answer"] == "Blue."
+    (lease,) = (await bot.lease())["leases"]
+    assert lease["answers"][0]["answer"] == "Blue."
+
+
+async def test_a_late_result_is_shown_and_may_be_adopted(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+    job_id = str((await (await server.client("eve", "user")).enqueue("x"))["job"]["id"])
+    (lease,) = (await bot.lease(lease_seconds=1))["leases"]
+    eve = await server.client("eve", "user")
+
+    async def lost() -> bool:
+        await server.core.maintenance.tick()
+        return (await eve.job(int(job_id)))["job"]["state"] == "queued"
+
+    await eventually(lost)
+    with pytest.raises(LeaseLost):
+        await bot.complete(lease["lease_id"], {"n": 1})
+
+    def call(*arguments: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+
+    told = await call("job", "attempts", job_id)
+    assert "lost, late result kept" in told.out
+    assert f"oaken job adopt {job_id} EPOCH" in told.err
+    adopted = await call("job", "adopt", job_id, "1")
+    assert adopted.out == f"Job {job_id} has succeeded, with the late result of epoch 1.\n"
+    assert "late result" not in (await call("job", "attempts", job_id)).out
+
+
+async def test_an_agent_is_drained_and_given_jobs_again(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+    await bot.lease(agent="bot/1")
+    await (await server.client("eve", "user")).enqueue("x")
+
+    def call(*arguments: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+
+    assert (await call("agents", "drain", "bot")).out == "Agent bot is drained.\n"
+    assert (await call("agents", "drain", "bot")).out == "Agent bot is drained already.\n"
+    assert re.search(r"^bot/1 +draining ", (await call("agents")).out, re.MULTILINE)
+    assert (await bot.lease())["leases"] == []
+    assert (await call("agents", "undrain", "bot")).out == "Agent bot is given new jobs.\n"
+    assert [a["draining"] for a in (await call("agents", "--json")).json["agents"]] == [False] * 2
+    assert len((await bot.lease())["leases"]) == 1
+
+
+def test_a_folder_named_before_a_subcommand_of_agents_counts(tmp_path: Path) -> None:
+    told = oaken("agents", "--data-dir", str(tmp_path / "own"), "drain", "x", OAKEN_URL="http://127.0.0.1:9")
+    assert "There is no agent 'x'" in told.err

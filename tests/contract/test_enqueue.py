@@ -216,7 +216,12 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"kind": "x", "budget_usd": -0.1}, "budget_usd: must be at least 0"),
     ({"kind": "x", "budget_usd": float("inf")}, "budget_usd"),
     ({"kind": "x", "prioritty": 1}, "prioritty: unknown field; did you mean priority"),
-    ({"kind": "x", "serial_key": "k"}, "serial_key: unknown field"),
+    ({"kind": "x", "serial_key": ""}, "serial_key: must be at least 1"),
+    ({"kind": "x", "ttl_seconds": 0}, "ttl_seconds: must be more than 0"),
+    ({"kind": "x", "ttl_seconds": 1, "expires_at": "2030-01-01T00:00:00Z"}, "give one of them"),
+    ({"kind": "x", "on_duplicate": "replace"}, "on_duplicate needs a dedupe_key or a target"),
+    ({"kind": "x", "on_duplicate": "drop", "target": "t"}, "on_duplicate: must be 'keep' or 'replace'"),
+    ({"kind": "x", "workspace": "No Such"}, "workspace: must match"),
 ]
 
 

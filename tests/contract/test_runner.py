@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
+from oaken_jobs.errors import InvalidRequest
+from oaken_jobs.handlers import AfterChildren, Ask, Deferred, Handlers, JobContext, PermanentJobError
 from oaken_jobs.local import LocalTransport
 from oaken_jobs.model import Job, KeepSource, NewJob, SpawnJob
 from oaken_jobs.runner import Runner, runner_principal
@@ -75,6 +76,8 @@ ENDS: list[tuple[str, Any, dict[str, Any]]] = [
     ("raises", ValueError("boom"), {"state": "queued", "last_error": "ValueError: boom", "attempts": 1}),
     ("gives up", PermanentJobError("never"), {"state": "failed", "reason": "permanent"}),
     ("defers", Deferred(60), {"state": "queued", "deferrals": 1, "attempts": 0}),
+    ("waits for children it does not have", AfterChildren(), {"state": "queued", "attempts": 0, "joined": 1}),
+    ("asks", Ask("Which?", 60), {"state": "queued", "attempts": 0, "question": "Which?", "asked": 1}),
     ("exits", SystemExit(3), {"state": "queued", "attempts": 1}),
 ]
 
@@ -253,3 +256,42 @@ async def test_whatever_goes_wrong_with_one_ending_is_its_own_answer(bench: Benc
     assert told[0] is not None
     assert told[3] is None
     assert (await bench.world.job(items[3].job_id)).state == "succeeded"
+
+
+async def test_a_handler_inside_the_process_hands_out_parts_and_puts_their_results_together(bench: Bench) -> None:
+    @bench.handlers.handler("part")
+    async def part(job: JobContext) -> dict[str, Any]:
+        return {"n": 2 * job.payload["n"]}
+
+    @bench.handlers.handler("whole")
+    async def whole(job: JobContext) -> dict[str, Any]:
+        if job.children is None:
+            added = [await job.enqueue("part", {"n": n}, priority=7) for n in (1, 2)]
+            assert [one["created"] for one in added] == [True, True]
+            raise AfterChildren
+        return {"sum": sum(child["result"]["n"] for child in job.children)}
+
+    await bench.start()
+    job = await bench.world.add("whole", workspace="lab")
+    assert (await bench.ended(job.id)).state == "succeeded"
+    assert await bench.world.jobs.result(ME, job.id) == '{"sum":6}'
+    children = await bench.world.jobs.children(ME, job.id)
+    assert [(child.priority, child.workspace, child.actor_id) for child in children] == [(7, "lab", "runner")] * 2
+
+
+async def test_a_handler_inside_the_process_asks_and_is_told(bench: Bench) -> None:
+    @bench.handlers.handler("paint")
+    async def paint(job: JobContext) -> dict[str, Any]:
+        if job.answers is None:
+            raise Ask("Which colour?")
+        with pytest.raises(InvalidRequest, match="colour: unknown field"):
+            await job.enqueue("part", colour="blue")
+        return {"colour": job.answers[-1]["answer"]}
+
+    await bench.start()
+    job = await bench.world.add("paint")
+    while (await bench.world.job(job.id)).question is None:
+        await asyncio.sleep(0.002)
+    await bench.world.jobs.answer(ME, job.id, "Blue.")
+    assert (await bench.ended(job.id)).state == "succeeded"
+    assert await bench.world.jobs.result(ME, job.id) == '{"colour":"Blue."}'

@@ -197,10 +197,18 @@ async def test_options_says_what_is_possible_and_allows_no_foreign_page(server: 
     assert not any(name.startswith("access-control") for name in response.headers)
 
 
-async def test_an_idempotency_key_is_refused_as_long_as_it_means_nothing(server: Service) -> None:
+async def test_an_idempotency_key_is_refused_where_a_repeat_cannot_be_told(server: Service) -> None:
     http = await server.http()
-    response = await http.post("/v1/jobs", json={"kind": "echo"}, headers={"Idempotency-Key": "k"})
-    assert "not supported" in problem(response, 422, "invalid_request")["detail"]
+    job_id = (await http.post("/v1/jobs", json={"kind": "echo"})).json()["job"]["id"]
+    response = await http.post(f"/v1/jobs/{job_id}/requeue", headers={"Idempotency-Key": "k"})
+    assert "takes no Idempotency-Key" in problem(response, 422, "invalid_request")["detail"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "caf\u00e9"])
+async def test_an_idempotency_key_that_is_none_is_refused(server: Service, key: str) -> None:
+    http = await server.http()
+    response = await http.post("/v1/jobs", json={"kind": "echo"}, headers={"Idempotency-Key": key.encode("latin-1")})
+    assert "Idempotency-Key" in problem(response, 422, "invalid_request")["detail"]
 
 
 async def test_a_fault_inside_is_a_500_without_a_word_of_it(

@@ -151,14 +151,8 @@ async def test_a_cursor_is_bound_to_its_filters_and_cannot_be_made_up(server: Se
     _, mark = orjson.loads(base64.urlsafe_b64decode(cursor + "=="))
     for made_up in (2**64 - 1, -1, 0, 1.5, True, None, "1"):
         text = base64.urlsafe_b64encode(orjson.dumps([made_up, mark])).decode().rstrip("=")
-        with pytest.raises(InvalidRequest) if made_up is not True else _Anything():
+        with pytest.raises(InvalidRequest):
             await client.jobs(limit=1, cursor=text)
-
-
-class _Anything:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *found: object) -> None: ...
 
 
 @pytest.mark.parametrize(

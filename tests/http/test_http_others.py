@@ -109,6 +109,7 @@ async def test_me_says_who_a_token_is_and_what_it_may_do(server: Service) -> Non
     assert await client.me() == {
         "name": "bot",
         "actor": {"kind": "user", "id": "bot", "via": "http"},
+        "workspace": None,
         "roles": ["viewer", "agent"],
         "may": ["read", "enqueue", "lease"],
     }

@@ -25,7 +25,12 @@ MAY: dict[str, set[str]] = {
     "GET /v1/jobs/{id}/children": READ,
     "GET /v1/jobs/{id}/wait": READ,
     "POST /v1/jobs/{id}/cancel": MANAGE,
+    "GET /v1/jobs/{id}/questions": READ,
     "POST /v1/jobs/{id}/requeue": MANAGE,
+    "POST /v1/jobs/{id}/answer": ENQUEUE,  # an agent only those of jobs that it enqueued
+    "POST /v1/jobs/{id}/adopt": MANAGE,
+    "POST /v1/requeue": MANAGE,
+    "POST /v1/cancel": MANAGE,
     "POST /v1/leases": WORK,
     "POST /v1/leases/{lease_id}/heartbeat": WORK,
     "POST /v1/leases/{lease_id}/progress": WORK,
@@ -33,6 +38,7 @@ MAY: dict[str, set[str]] = {
     "POST /v1/leases/{lease_id}/fail": WORK,
     "POST /v1/leases/{lease_id}/defer": WORK,
     "POST /v1/leases/{lease_id}/release": WORK,
+    "POST /v1/leases/{lease_id}/ask": WORK,
     "POST /v1/leases/{lease_id}/cancelled": WORK,
     "POST /v1/leases/batch": WORK,
     "GET /v1/queues": ALL,
@@ -41,7 +47,9 @@ MAY: dict[str, set[str]] = {
     "GET /v1/subjects/{subject}": READ,
     "PUT /v1/subjects/{subject}/labels": MANAGE,
     "POST /v1/intake": ENQUEUE,
+    "GET /v1/snapshot": ALL,
     "GET /v1/agents": ALL,
+    "POST /v1/agents/{name}/drain": MANAGE,
     "GET /v1/kinds": ALL,
     "GET /v1/me": ALL,
     "GET /v1/meta": ALL,
@@ -53,6 +61,11 @@ MAY: dict[str, set[str]] = {
 }
 BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": {"kind": "echo"},
+    "POST /v1/jobs/{id}/answer": {"text": "yes"},
+    "POST /v1/jobs/{id}/adopt": {"epoch": 1},
+    "POST /v1/requeue": {"filter": {"state": "failed"}},
+    "POST /v1/cancel": {"filter": {"kind": "nothing"}},
+    "POST /v1/leases/{lease_id}/ask": {"text": "why?"},
     "POST /v1/leases/{lease_id}/fail": {"error": "e"},
     "POST /v1/leases/{lease_id}/defer": {"seconds": 1},
     "POST /v1/leases/batch": {"ops": [{"op": "release", "lease_id": LEASE}]},
@@ -85,7 +98,7 @@ async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Servic
         body = BODIES.get(name)
         response = await http.request(method, path, **({"json": body} if body is not None else {}))
         # A job that has nothing to do with an agent is not there for it.
-        hidden = role == "agent" and path.startswith("/v1/jobs/") and method == "GET"
+        hidden = role == "agent" and path.startswith("/v1/jobs/") and (method == "GET" or path.endswith("/answer"))
         if role in allowed:
             assert response.status_code in (200, 201, 404, 409), (name, response.text)
         else:

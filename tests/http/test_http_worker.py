@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oaken_swarm import Client, Deferred, Done, JobContext, PermanentJobError, Worker
+from oaken_swarm import AfterChildren, Ask, Client, Deferred, Done, JobContext, PermanentJobError, Worker
 from tests.service import Service, eventually
 
 
@@ -131,6 +131,85 @@ async def test_a_deferral_comes_back_without_counting(server: Service) -> None:
     async with working(server, register):
         job = await ended(client, (await client.enqueue("later"))["job"]["id"])
     assert (seen, job["deferrals"], job["attempts"]) == ([1, 1], 1, 1)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_a_handler_hands_out_parts_and_puts_their_results_together(server: Service, batch: bool) -> None:
+    client = await server.client("ann", "user")
+
+    async def total(job: JobContext) -> dict[str, Any]:
+        if job.children is None:
+            for n in job.payload["numbers"]:
+                await job.enqueue("square", {"n": n}, title=f"square of {n}")
+            raise AfterChildren
+        return {"sum": sum(child["result"]["n"] for child in job.children)}
+
+    async def outcome(job: JobContext) -> Any:
+        try:
+            return await total(job)
+        except AfterChildren as waits:
+            return waits
+
+    def register(worker: Worker) -> None:
+        @worker.handler("square", concurrency=5)
+        async def square(job: JobContext) -> dict[str, Any]:
+            return {"n": job.payload["n"] ** 2}
+
+        if batch:
+
+            @worker.batch_handler("sum", max=5)
+            async def sums(jobs: list[JobContext]) -> list[Any]:
+                return [await outcome(job) for job in jobs]
+
+        else:
+            worker.handler("sum", concurrency=2)(total)
+
+    added = await client.enqueue_many([{"kind": "sum", "payload": {"numbers": list(range(n))}} for n in (4, 3)])
+    async with working(server, register):
+        jobs = [await ended(client, one["job"]["id"]) for one in added["jobs"]]
+    assert [(job["result"], job["attempts"]) for job in jobs] == [({"sum": 14}, 1), ({"sum": 5}, 1)]
+    children = (await client.children(jobs[0]["id"]))["jobs"]
+    assert [child["title"] for child in children] == [f"square of {n}" for n in (3, 2, 1, 0)]
+    assert {child["actor"]["id"] for child in children} == {"bot"}
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_a_handler_asks_and_goes_on_with_the_answer(server: Service, batch: bool) -> None:
+    client = await server.client("ann", "user")
+
+    def paint(job: JobContext) -> Any:
+        if job.answers is None:
+            return Ask("Which colour?", timeout_seconds=600)
+        return {"colour": job.answers[-1]["answer"]}
+
+    def register(worker: Worker) -> None:
+        if batch:
+
+            @worker.batch_handler("paint", max=5)
+            async def many(jobs: list[JobContext]) -> list[Any]:
+                return [paint(job) for job in jobs]
+
+        else:
+
+            @worker.handler("paint")
+            def one(job: JobContext) -> Any:
+                done = paint(job)
+                if isinstance(done, Ask):
+                    raise done
+                return done
+
+    added = await client.enqueue_many([{"kind": "paint"}, {"kind": "paint"}])
+    ids = [one["job"]["id"] for one in added["jobs"]]
+    async with working(server, register):
+        for job_id in ids:
+
+            async def asks(job_id: int = job_id) -> bool:
+                return (await client.job(job_id))["job"]["question"] == "Which colour?"
+
+            await eventually(asks)
+            await client.answer(job_id, f"Number {job_id}.")
+        jobs = [await ended(client, job_id) for job_id in ids]
+    assert [job["result"] for job in jobs] == [{"colour": f"Number {job_id}."} for job_id in ids]
 
 
 async def test_a_cancelled_job_is_stopped_by_its_worker(server: Service) -> None:

@@ -49,3 +49,11 @@ def test_no_answer_is_longer_than_the_limit(answer: dict[str, Any]) -> None:
 
 def test_an_answer_within_the_limit_is_left_alone() -> None:
     assert answers.bounded({"a": "x" * 10_000}) == {"a": "x" * 10_000}
+
+
+def test_where_there_is_no_room_for_a_beginning_only_the_call_that_reads_it_is_said() -> None:
+    row: dict[str, Any] = {}
+    answers.fill(
+        {"row": row, "full": "x" * (answers.LIMIT - 300)}, [Body(row, "result", 7, f'{{"t":"{"x" * 1_000}"}}')]
+    )
+    assert row == {"result_more": "1008 characters: status (job_id 7, part result)."}

@@ -60,7 +60,7 @@ async def test_no_value_of_any_argument_makes_a_tool_fail_in_itself(tool: Tool, 
     async with door.open() as call:
         await call("enqueue", kind="work", payloads=[{}, {}])
         [lease] = (await call("lease"))["leases"]
-    usable = {"kind": "work", "lease_id": lease["lease_id"], "error": "e", "job_id": 2}
+    usable = {"kind": "work", "lease_id": lease["lease_id"], "error": "e", "job_id": 2, "text": "t"}
     fields = tool.takes.model_fields
     given: dict[str, Any] = {name: usable[name] for name, field in fields.items() if field.is_required()}
     waiting = {"wait", "seconds", "wait_seconds"} & fields.keys() if tool.name != "release" else set()

@@ -27,7 +27,7 @@ async def _modern_call(peer: Peer) -> None:
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["structuredContent"]["agent"].startswith("tester/")
     listed = await peer.answer(peer.send("tools/list", peer.modern()))
-    assert len(listed["result"]["tools"]) == 11
+    assert len(listed["result"]["tools"]) == 12
 
 
 @pytest.mark.parametrize(

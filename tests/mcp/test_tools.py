@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,6 +100,57 @@ async def test_children_of_a_held_job_are_enqueued_by_its_lease(door: Door) -> N
         assert "only an agent" in await worker.refused("enqueue", kind="part")
         await worker("complete", lease_id=lease["lease_id"])
         assert "Lease lost" in await worker.refused("enqueue", kind="part", lease_id=lease["lease_id"])
+
+
+async def test_a_repeat_under_its_idempotency_key_adds_nothing_and_says_so(door: Door) -> None:
+    async with door.open() as call:
+        first = await call("enqueue", kind="work", payload={"n": 1}, idempotency_key="k")
+        again = await call("enqueue", kind="work", payload={"n": 1}, idempotency_key="k")
+        assert again["job"]["id"] == first["job"]["id"]
+        assert "idempotency_key was used before" in again["note"]
+        told = await call.refused("enqueue", kind="work", payload={"n": 2}, idempotency_key="k")
+        assert "Use another idempotency_key" in told
+
+
+async def test_many_payloads_under_one_idempotency_key_are_added_once_each(door: Door) -> None:
+    async with door.open() as call:
+        first = await call("enqueue", kind="work", payloads=[{}, {}, {}], idempotency_key="k")
+        assert len(set(first["job_ids"])) == 3
+        assert "note" not in first
+        again = await call("enqueue", kind="work", payloads=[{}, {}, {}], idempotency_key="k")
+        assert (again["job_ids"], again["created"]) == (first["job_ids"], False)
+        assert again["note"].startswith("3 of 3 jobs were added before")
+
+
+async def test_a_duplicate_may_replace_the_payload(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work", dedupe_key="d", payload={"n": 1})
+        again = await call("enqueue", kind="work", dedupe_key="d", payload={"n": 2}, on_duplicate="replace")
+        assert again["note"].endswith("It has the new payload.")
+        assert (await call("status", job_id=1))["job"]["payload"] == {"n": 2}
+
+
+async def test_jobs_of_one_serial_key_wait_for_each_other_and_say_so(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work", payloads=[{}, {}], serial_key="agent:me", ttl_seconds=60)
+        assert len((await call("lease", max=2))["leases"]) == 1
+        for told in (
+            (await call("status", job_id=2))["job"],
+            (await call("list_jobs", state="queued"))["jobs"][0],
+            (await call("wait", job_id=2, seconds=0))["job"],
+            (await call("wait", job_ids=[2], seconds=0))["jobs"][0],
+            (await call("status"))["waiting"][0],
+        ):
+            assert [wait["code"] for wait in told["waits"]] == ["serial"]
+            assert "job 1 of the same serial key runs" in told["waits"][0]["text"]
+        door.clock.advance(61)
+        await door.core.maintenance.tick()
+        assert (await call("status", job_id=2))["job"]["reason"] == "expired"
+
+
+async def test_a_job_is_put_into_the_workspace_that_is_named(door: Door) -> None:
+    async with door.open() as call:
+        assert (await call("enqueue", kind="work", workspace="lab"))["job"]["workspace"] == "lab"
 
 
 async def test_what_was_added_is_told_although_waiting_for_it_fails(
@@ -217,6 +270,13 @@ async def test_requeue_puts_a_failed_job_back(door: Door) -> None:
         assert "not configured" in await call.refused("requeue", job_id=1, queue="nowhere")
 
 
+async def test_requeue_with_retriage_lets_triage_decide_again(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="intake", payload={"text": "t"}, subject="note:1")
+        await call("cancel", job_id=1)
+        assert (await call("requeue", job_id=1, retriage=True))["job"]["state"] == "queued"
+
+
 async def test_cancel_ends_a_queued_job_and_asks_a_running_one_to_stop(door: Door) -> None:
     async with door.open() as call:
         await call("enqueue", kind="work", payloads=[{}, {}])
@@ -309,6 +369,141 @@ async def test_a_release_gives_the_job_back_now_or_later(door: Door) -> None:
         [lease] = (await call("lease"))["leases"]
         assert (await call("release", lease_id=lease["lease_id"], seconds=60))["job"]["state"] == "queued"
         assert (await call("lease"))["leases"] == []
+
+
+async def test_a_question_is_seen_by_who_enqueued_answered_and_carried_by_the_next_lease(door: Door) -> None:
+    async with door.open() as call, door.open(WORKER) as worker:
+        await call("enqueue", kind="work")
+        [lease] = (await worker("lease"))["leases"]
+        asked = await worker("release", lease_id=lease["lease_id"], question="Which colour?", seconds=600)
+        assert (asked["job"]["state"], asked["job"]["attempts"]) == ("queued", 0)
+        assert asked["job"]["waits"][0]["code"] == "answer"
+        assert "once it is answered" in asked["next"]
+        assert (await worker("lease"))["leases"] == []
+
+        shown = await call("status")
+        assert shown["questions"] == [{"job_id": 1, "agent": "worker/one", "question": "Which colour?"}]
+        assert "call answer" in shown["next"]
+        for told in (await call("status", job_id=1), await call("wait", job_id=1, seconds=0)):
+            assert told["job"]["question"] == "Which colour?"
+            assert "call answer with job_id 1" in told["next"]
+        assert (await call("wait", job_ids=[1], seconds=0))["jobs"][0]["question"] == "Which colour?"
+
+        answered = await call("answer", job_id="#1", text="Blue.")
+        assert (answered["job"]["state"], "question" in answered["job"]) == ("queued", False)
+        told = await call.refused("answer", job_id=1, text="Red.")
+        assert "no open question" in told
+        assert "Call status" in told
+        [lease] = (await worker("lease"))["leases"]
+        assert lease["answers"] == [{"question": "Which colour?", "answer": "Blue."}]
+        assert "questions" not in await call("status")
+
+
+async def test_a_question_nobody_answers_in_time_comes_back_without_an_answer(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work")
+        [lease] = (await call("lease"))["leases"]
+        await call("release", lease_id=lease["lease_id"], question="Which?", seconds=60)
+        door.clock.advance(61)
+        [lease] = (await call("lease"))["leases"]
+        assert lease["answers"] == [{"question": "Which?"}]
+
+
+async def test_long_questions_and_answers_are_cut_and_read_on_by_part(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work")
+        question, reply = 'q"' * 9_999, 'a"' * 9_999
+        [lease] = (await call("lease"))["leases"]
+        await call("release", lease_id=lease["lease_id"], question=question)
+        job = (await call("status", job_id=1))["job"]
+        assert f"job_id 1, part question, offset {len(job['question_start'])}" in job["question_more"]
+        rest = await call("status", job_id=1, part="question", offset=len(job["question_start"]))
+        assert question.startswith(job["question_start"] + rest["text"][:1_000])
+        assert len((await call("list_jobs"))["jobs"][0]["question"]) == 300
+        await call("answer", job_id=1, text=reply)
+        [lease] = (await call("lease"))["leases"]
+        read, offset = lease["answers_start"], len(lease["answers_start"])
+        while offset is not None:
+            part = await call("status", job_id=1, part="answers", offset=offset)
+            read += part["text"]
+            offset = part.get("next_offset")
+        assert json.loads(read) == [{"question": question, "answer": reply}]
+        assert "has no question" in await call.refused("status", job_id=1, part="question")
+
+
+async def test_an_agent_answers_only_what_its_own_jobs_ask(door: Door) -> None:
+    async with door.open() as call, door.open(WORKER) as worker:
+        await call("enqueue", kind="work")
+        [lease] = (await call("lease"))["leases"]
+        await call("release", lease_id=lease["lease_id"], question="Which?")
+        assert "no job 1" in await worker.refused("answer", job_id=1, text="Mine.")
+
+
+async def test_a_job_that_waits_for_its_children_comes_back_with_their_results(door: Door) -> None:
+    async with door.open() as call, door.open(WORKER) as worker:
+        await call("enqueue", kind="work")
+        [lease] = (await call("lease"))["leases"]
+        await call("enqueue", kind="part", payloads=[{"n": 1}, {"n": 2}], lease_id=lease["lease_id"])
+        back = await call("release", lease_id=lease["lease_id"], after_children=True)
+        assert [wait["code"] for wait in back["job"]["waits"]] == ["children"]
+        assert "once all its children have ended" in back["next"]
+        assert (await call("status", job_id=1))["job"]["waits"][0]["text"] == "2 of 2 children are not final"
+        assert (await call("lease", kinds="work"))["leases"] == []
+        first, second = (await worker("lease", kinds="part", max=2))["leases"]
+        await worker("complete", lease_id=first["lease_id"], result={"n": 10})
+        await worker("fail", lease_id=second["lease_id"], error="no", permanent=True)
+        [lease] = (await call("lease", kinds="work"))["leases"]
+        assert lease["children"] == [
+            {"id": 2, "kind": "part", "state": "succeeded", "result": {"n": 10}},
+            {"id": 3, "kind": "part", "state": "failed", "reason": "permanent", "last_error": "no"},
+        ]
+
+
+async def test_many_children_with_long_results_fit_into_one_answer(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work")
+        [lease] = (await call("lease"))["leases"]
+        await call("enqueue", kind="part", payloads=[{}] * 200, title='"' * 200, lease_id=lease["lease_id"])
+        await call("release", lease_id=lease["lease_id"], after_children=True)
+        for _ in range(20):
+            for part in (await call("lease", kinds="part", max=10))["leases"]:
+                await call("complete", lease_id=part["lease_id"], result={"text": "é" * 9_000})
+        [lease] = (await call("lease", kinds="work"))["leases"]
+        shown = lease["children"]
+        assert [child["id"] for child in shown] == list(range(2, 2 + len(shown)))
+        assert len(shown) > 10
+        assert lease["children_more"].startswith(f"{200 - len(shown)} more: list_jobs with parent_id 1")
+        for child in shown:
+            assert f"job_id {child['id']}, part result" in child["result_more"]
+
+
+async def test_an_agent_that_lost_its_memory_gets_its_own_leases_again(door: Door) -> None:
+    async with door.open() as call, door.open(TWIN) as twin:
+        await call("enqueue", kind="work", payloads=[{"n": 1}, {"n": 2}, {"n": 3}])
+        [old] = (await call("lease"))["leases"]
+        await twin("lease")
+        answer = await call("lease", resume=True)
+        [lease] = answer["leases"]
+        assert lease["job"]["payload"] == {"n": 1}
+        assert lease["job"]["attempts"] == 1
+        assert "worth nothing" in answer["note"]
+        assert "Lease lost" in await call.refused("heartbeat", lease_id=old["lease_id"])
+        await call("complete", lease_id=lease["lease_id"])
+        assert "holds nothing" in (await call("lease", resume=True))["next"]
+    async with door.open(replace(ME, instance=None)) as nameless:
+        assert "needs an instance" in await nameless.refused("lease", resume=True)
+
+
+async def test_of_very_many_leases_those_that_cannot_be_told_go_back_unharmed(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work", payloads=[{"text": "é" * 9_000}] * 30, title='"' * 200, subject='"' * 255)
+        for _ in range(3):
+            await call("lease", max=10)
+        answer = await call("lease", resume=True)
+        assert len({lease["lease_id"] for lease in answer["leases"]}) == 20
+        assert "10 more jobs you held went back" in answer["note"]
+        assert len((await call("list_jobs", state="queued"))["jobs"]) == 10
+        await call("heartbeat", lease_id=answer["leases"][19]["lease_id"])
 
 
 async def test_repeating_a_finish_is_safe_and_another_one_is_refused(door: Door) -> None:

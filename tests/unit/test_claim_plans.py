@@ -10,23 +10,36 @@ from typing import Any
 import pytest
 
 from benchmarks.shapes import CAPS, KINDS, NOW, SHAPES
-from oaken_jobs.store.sqlite import claim, rows, schema, unit
+from oaken_jobs.store.sqlite import blocked, claim, rows, schema, unit
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
 
-FILTER = {"queues": None, "kinds": None, "not_kinds": None}
+FILTER = {"queues": None, "kinds": None, "not_kinds": None, "within": None}
 LANE = ("default", "default", "work", 50)
 LANES = '[["default","default","work",50],["default","closed","work",900]]'
 MANY = {"lanes": LANES, "now": NOW, "n": 10}
 
 HOT: dict[str, tuple[str, Any]] = {
     "lanes": (claim.LANES, FILTER),
-    "lanes of some": (claim.LANES, {"queues": '["default"]', "kinds": '["work"]', "not_kinds": '["x"]'}),
+    "lanes of some": (
+        claim.LANES,
+        {"queues": '["default"]', "kinds": '["work"]', "not_kinds": '["x"]', "within": "default"},
+    ),
     "head of a lane": (claim.HEAD, (*LANE, NOW, 10)),
     "first of each lane": (claim.FIRSTS, {"lanes": LANES, "now": NOW}),
     "heads of lanes": (claim.HEADS, MANY),
     "next run": (claim.NEXT, {"lanes": LANES, "now": NOW}),
     "running of a kind": (claim.RUNNING, ("capped", NOW)),
-    "expired": (claim.EXPIRED, (NOW, 500)),
+    "expired": (claim.EXPIRED_LEASES, (NOW, 500)),
+    "stops that are overdue": (claim.OVERDUE_STOPS, (NOW, 500)),
+    "expired jobs": (claim.EXPIRED_JOBS, (NOW, 500)),
+    "running of a serial key": (blocked.RUNNING_OF_KEY, ("default", "key-1")),
+    "before a newcomer of a serial key": (
+        blocked.BEFORE,
+        {"w": "default", "s": "key-1", "q": "default", "k": "work", "p": 50, "now": NOW},
+    ),
+    "firsts of a serial key": (blocked.FIRSTS_OF_KEY, {"w": "default", "s": "key-1"}),
+    "due ones of a serial key": (blocked.HIDE, {"w": "default", "s": "key-1", "now": NOW, "taken": 0}),
+    "parents without live children": (blocked.CHILDLESS, ("[1,2]",)),
     "next expiry": (claim.NEXT_EXPIRY, ()),
     "jobs by id": (unit.JOBS_BY_ID, ("[1,2,3]",)),
     "payloads by id": (unit.PAYLOADS_BY_ID, ("[1,2,3]",)),

@@ -254,19 +254,25 @@ HARMLESS: dict[str, Call] = {
     "cancel": lambda c: c.cancel(1),
     "pause": lambda c: c.pause_queue("default"),
     "labels": lambda c: c.set_labels("note:1", {"queue": "side"}),
-    "enqueue with a key": lambda c: c.enqueue("echo", {}, dedupe_key="k"),
-    "many with keys": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}]),
+    "enqueue": lambda c: c.enqueue("echo", {}),
+    "many": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}, {"kind": "echo"}]),
+    "intake": lambda c: c.intake("text"),
+    "lease": lambda c: c.lease(),
+    "resume": lambda c: c.resume(agent="me/a"),
+    "ask": lambda c: c.ask("1-1-x", "why?"),
+    "report with its number": lambda c: c.report("1-1-x", 5, seq=1),
+    "cancel all": lambda c: c.cancel_all({"kind": "echo"}),
+    "drain": lambda c: c.drain("worker"),
     "batch of endings": lambda c: c.batch([{"op": "complete", "lease_id": "1-1-x"}]),
 }
 ONCE: dict[str, Call] = {
-    "enqueue": lambda c: c.enqueue("echo"),
-    "many": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}, {"kind": "echo"}]),
     "requeue": lambda c: c.requeue(1),
-    "lease": lambda c: c.lease(),
+    "requeue all": lambda c: c.requeue_all({"state": "failed"}),
+    "answer": lambda c: c.answer(1, "yes"),
+    "adopt": lambda c: c.adopt(1, 1),
     "report": lambda c: c.report("1-1-x", 5),
     "heartbeat with progress": lambda c: c.heartbeat("1-1-x", progress={"percent": 1}),
     "batch with progress": lambda c: c.batch([{"op": "progress", "lease_id": "1-1-x"}]),
-    "intake": lambda c: c.intake("text"),
     "token": lambda c: c.create_token("worker", ["agent"]),
 }
 
@@ -280,6 +286,19 @@ async def test_a_call_whose_repeat_is_harmless_is_repeated(call: Call, failure: 
     assert len(server.requests) == 3
     assert len(server.clock.slept) == 2
     assert 0.125 <= server.clock.slept[0] <= 0.25 <= server.clock.slept[1] <= 0.5
+
+
+KEYED = ("enqueue", "many", "intake", "lease")
+
+
+@pytest.mark.parametrize("name", KEYED)
+async def test_the_repeats_of_a_call_carry_one_idempotency_key_and_the_next_call_another(name: str) -> None:
+    server = Server(LOST, ok(), ok())
+    async with server.client() as client:
+        await HARMLESS[name](client)
+        await HARMLESS[name](client)
+    first, again, other = (request.headers["Idempotency-Key"] for request in server.requests)
+    assert first == again != other
 
 
 @pytest.mark.parametrize("call", ONCE.values(), ids=ONCE.keys())

@@ -32,6 +32,8 @@ def test_without_a_file_everything_is_as_documented(tmp_path: Path) -> None:
         "backoff_max": 3600,
         "backoff_jitter": 0.2,
         "recovery_grace": 20,
+        "cancel_grace": 300,
+        "ask_timeout": 604_800,
         "kind_limits": {},
         "unknown_kinds": "accept",
         "max_payload_bytes": 1_048_576,

@@ -20,7 +20,17 @@ LEGAL = {
     ("defer", "running", "cancelled"),
     ("release", "running", "queued"),
     ("release", "running", "cancelled"),
+    ("ask", "running", "queued"),
+    ("ask", "running", "cancelled"),
+    ("answer", "queued", "queued"),
     ("cancelled", "running", "cancelled"),
+    ("resume", "running", "running"),
+    ("overrule", "running", "cancelled"),
+    ("expire", "queued", "cancelled"),
+    ("adopt", "queued", "succeeded"),
+    ("adopt", "running", "succeeded"),
+    ("adopt", "failed", "succeeded"),
+    ("adopt", "cancelled", "succeeded"),
     ("lose", "running", "queued"),
     ("lose", "running", "failed"),
     ("lose", "running", "cancelled"),
@@ -46,9 +56,9 @@ def test_every_verb_is_walked() -> None:
     assert sorted(MOVES) == VERBS
 
 
-def test_nothing_leaves_succeeded_and_only_requeue_leaves_the_other_ends() -> None:
+def test_nothing_leaves_succeeded_and_only_requeue_and_adoption_leave_the_other_ends() -> None:
     assert {verb for verb in VERBS if "succeeded" in sources(verb)} == set()
-    assert {verb for verb in VERBS if sources(verb) & FINAL} == {"requeue"}
+    assert {verb for verb in VERBS if sources(verb) & FINAL} == {"requeue", "adopt"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -19,6 +19,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.sqlite import SqliteStore, driver, schema
 
 ME = Principal(Actor("user", "me", "cli"), frozenset({"user"}))
+AGENT = Principal(Actor("agent", "worker", "http"), frozenset({"agent"}), "a")
 
 
 async def opened(folder: Path, role: str = "serve", clock: FakeClock | None = None) -> Core:
@@ -73,24 +74,56 @@ async def test_an_older_schema_is_not_migrated_under_a_living_program(
     clock = FakeClock()
     core = await opened(tmp_path, clock=clock)
     await core.maintenance.start()
-    newer = [*schema.migrations(), (2, "create table later (x integer) strict;")]
+    latest = schema.latest()
+    newer = [*schema.migrations(), (schema.latest() + 1, "create table later (x integer) strict;")]
     monkeypatch.setattr(schema, "migrations", lambda: newer)
     with pytest.raises(ConfigError, match=r"an older Oaken has it open: serve \(process \d+ on .*Stop it"):
         await opened(tmp_path, clock=clock)
     await core.close()
     migrated = await opened(tmp_path, clock=clock)
-    assert await on_file(tmp_path, schema.current) == 2
+    assert await on_file(tmp_path, schema.current) == latest + 1
     await migrated.close()
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await opened(tmp_path)).close()
-    broken = [*schema.migrations(), (2, "create table later (x integer) strict;\ncreate nonsense;")]
+    broken = [*schema.migrations(), (schema.latest() + 1, "create table later (x integer) strict;\ncreate nonsense;")]
     monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(Unavailable, match="cannot be opened"):
         await opened(tmp_path)
     monkeypatch.undo()
     await (await opened(tmp_path)).close()
+
+
+async def test_what_an_older_schema_kept_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = schema.migrations()[:1]
+    driver.create_file(tmp_path / "core.db")
+    connection = await driver.connect(tmp_path / "core.db")
+
+    def fill(db: driver.Database) -> None:
+        monkeypatch.setattr(schema, "migrations", lambda: first)
+        schema.migrate(db, "old", 0)
+        monkeypatch.undo()
+        db.execute(
+            "insert into jobs (workspace, kind, queue, routed_by, state, priority, max_attempts, created_at, run_at, actor_kind, "
+            "actor_id, actor_via) values ('default', 'work', 'default', 'default', 'queued', 50, 5, 1, 1, 'user', 'me', 'http')"
+        )
+        db.execute("insert into payloads values (1, '{\"a\":1}')")
+        db.execute("insert into labels values ('note:1', 'human', 'queue', 'mail', 1)")
+        db.execute("insert into documents values ('d', 't', 1, 'x', 1)")
+        db.execute("insert into document_sources values ('d', 'file', 1)")
+        db.execute("insert into embeddings values ('document:d', 'm', '[1.0]', 1)")
+
+    await connection.run(fill)
+    await connection.close()
+    core = await opened(tmp_path)
+    assert await core.jobs.labels(ME, "note:1") == {"human": {"queue": "mail"}, "machine": {}}
+    (document,) = await core.jobs.documents(ME, ["d"])
+    assert (document.title, document.sources) == ("t", ("file",))
+    assert await core.jobs.vectors(ME) == [("document:d", "m", [1.0])]
+    (lease,) = await core.jobs.lease(AGENT)
+    assert (lease.job.id, lease.payload, lease.job.serial_key) == (1, '{"a":1}', None)
+    await core.close()
 
 
 async def test_ten_processes_that_start_at_once_make_the_tables_once(tmp_path: Path) -> None:

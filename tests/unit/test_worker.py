@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -22,8 +22,9 @@ from oaken_jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oaken_jobs.handlers import Deferred, Handlers, JobContext, PermanentJobError
+from oaken_jobs.handlers import AfterChildren, Ask, Deferred, Handlers, JobContext, PermanentJobError
 from oaken_jobs.requests import MAX_SECONDS
+from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release, WorkItem
 from oaken_jobs.worker import Worker
 
@@ -43,6 +44,8 @@ class Store:
         self.beats: list[str] = []
         self.reports: list[tuple[str, float | None, str | None]] = []
         self.asked: list[dict[str, Any]] = []
+        self.added: list[dict[str, Any]] = []
+        self.fail_enqueue: list[Exception] = []
         self.cancelling: set[str] = set()
         self.fail_lease: list[Exception] = []
         self.fail_beat: list[Exception] = []
@@ -136,6 +139,12 @@ class Store:
         del self.live[ending.lease_id]
         return None
 
+    async def enqueue(self, kind: str, payload: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+        self.added.append({"kind": kind, "payload": payload, **fields})
+        if self.fail_enqueue:
+            raise self.fail_enqueue.pop(0)
+        return {"job": {"id": 100 + len(self.added)}, "created": True}
+
     def on_cancel(self, callback: Callable[[int], None]) -> None:
         self.callbacks.append(callback)
 
@@ -209,6 +218,10 @@ async def soon(awaitable: Awaitable[Any]) -> Any:
         (ValueError(), Fail("1-1-x", "ValueError")),
         (PermanentJobError("never"), Fail("1-1-x", "PermanentJobError: never", permanent=True)),
         (Deferred(12), Defer("1-1-x", 12)),
+        (AfterChildren(), Release("1-1-x", after_children=True)),
+        (Ask("Which?"), Asking("1-1-x", "Which?")),
+        (Ask("Which?", 60), Asking("1-1-x", "Which?", 60.0)),
+        (Ask("half \ud800", 10 * MAX_SECONDS), Asking("1-1-x", "half \ufffd", float(MAX_SECONDS))),
         (asyncio.CancelledError(), Fail("1-1-x", "CancelledError")),
         (SystemExit(3), Fail("1-1-x", "RuntimeError: the handler called exit(3)")),
         (7, Fail("1-1-x", "TypeError: a handler returns a dict, None or Done, not int", permanent=True)),
@@ -424,6 +437,95 @@ async def test_the_job_is_shown_to_the_handler(house: House) -> None:
     assert (job.id, job.kind, job.payload, job.subject, job.attempt) == (1, "echo", {"n": 1}, "note:1", 2)
     assert (job.epoch, job.parent_id, job.instructions, job.queue) == (3, 9, "be kind", "side")
     assert (job.lease_id, job.cancelling) == ("1-1-x", False)
+
+
+@pytest.mark.parametrize("wrong", [("",), (" ",), ("x" * 20_001,), ("Which?", 0), ("Which?", -1)])
+def test_a_question_that_cannot_be_asked_is_refused_where_it_is_made(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="a question"):
+        Ask(*wrong)
+
+
+async def test_a_question_of_a_class_of_the_handlers_own_needs_a_text(house: House) -> None:
+    class Odd(Ask):
+        def __init__(self) -> None: ...
+
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        raise Odd
+
+    lease_id = house.store.add()
+    await soon(house.worker().drain())
+    assert house.store.of(lease_id) == [Fail(lease_id, "TypeError: Odd asks without a text", permanent=True)]
+
+
+async def test_a_handler_sees_its_children_and_answers_or_none_where_it_never_waited(house: House) -> None:
+    seen: list[Any] = []
+
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        seen.append((job.children, job.answers))
+
+    house.store.add()
+    house.store.add(children=[{"id": 7}], answers=[{"text": "Which?", "answer": "That."}])
+    await soon(house.worker().drain())
+    assert sorted(seen, key=str) == [(None, None), ([{"id": 7}], [{"text": "Which?", "answer": "That."}])][::-1]
+
+
+async def test_children_are_added_to_the_job_under_keys_of_their_own_and_tried_again(house: House) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> dict[str, Any]:
+        told = [await job.enqueue("part", {"n": 1}, title="T", parent_id=99), await job.enqueue("part")]
+        return {"ids": [one["job"]["id"] for one in told]}
+
+    lease_id = house.store.add()
+    house.store.fail_enqueue = [Unavailable("gone"), Unavailable("gone")]
+    worker = house.worker()
+    await worker.start()
+    await house.pass_time(10)
+    first, again, third, second = house.store.added
+    assert first == again == third
+    assert (first["parent_id"], first["payload"], first["title"]) == (1, {"n": 1}, "T")
+    assert (second["parent_id"], second["payload"]) == (1, {})
+    assert first["idempotency_key"] != second["idempotency_key"]
+    assert house.store.of(lease_id) == [Complete(lease_id, Done({"ids": [103, 104]}))]
+
+
+async def test_a_child_that_is_refused_is_told_to_the_handler_and_a_key_of_its_own_counts(house: House) -> None:
+    caught: list[Exception] = []
+
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        try:
+            await job.enqueue("a b", idempotency_key="mine")
+        except InvalidRequest as error:
+            caught.append(error)
+
+    house.store.add()
+    house.store.fail_enqueue = [InvalidRequest("kind: must match")]
+    await soon(house.worker().drain())
+    assert len(caught) == 1
+    assert [one["idempotency_key"] for one in house.store.added] == ["mine"]
+
+
+async def test_a_job_that_is_no_longer_ours_gets_no_children(house: House) -> None:
+    told: list[Exception] = []
+
+    @house.handlers.batch_handler("echo", max=2, linger=0)
+    async def _(jobs: list[JobContext]) -> list[Any]:
+        house.store.live[jobs[0].lease_id] = 0
+        await until(lambda: jobs[0]._lease.lost)
+        try:
+            await jobs[0].enqueue("part")
+        except LeaseLost as error:
+            told.append(error)
+        return [None, None]
+
+    house.store.add()
+    house.store.add()
+    await house.worker().start()
+    await house.pass_time(LEASE)
+    await until(lambda: bool(told))
+    assert house.store.added == []
 
 
 async def test_kinds_without_a_handler_are_not_asked_for_and_released_if_they_come(house: House) -> None:

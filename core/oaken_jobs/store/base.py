@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import (
     Activity,
@@ -23,9 +24,21 @@ from oaken_jobs.model import (
     LeaseRef,
     NewJob,
     ProgressRow,
+    Question,
     SetLabels,
 )
 from oaken_jobs.moves import Finish
+
+IDEMPOTENT_MS = 86_400_000
+"""How long an idempotency key is remembered: a day."""
+
+
+class Once(NamedTuple):
+    """An idempotency key: of whom, and for what request. A repeat gets the first answer, another request `IdempotencyConflict`."""
+
+    holder: str
+    key: str
+    hash: str
 
 
 @dataclass(slots=True)
@@ -37,6 +50,9 @@ class Enqueue:
     schema_hash: str | None = None
     held_by: str | None = None
     """Where set, `parent_id` must be a job this principal holds: an agent may only add children."""
+    within: str | None = None
+    """The workspace that the caller is bound to."""
+    once: Once | None = None
 
 
 @dataclass(slots=True)
@@ -51,12 +67,15 @@ class Want:
     queues: tuple[str, ...] | None = None
     kinds: tuple[str, ...] | None = None
     not_kinds: tuple[str, ...] = ()
+    within: str | None = None
+    """The only workspace it may take from."""
+    once: Once | None = None
     fresh: bool = True
     """Asked for the first time, or after a signal. Otherwise it can get only what this very group made runnable."""
 
     @property
-    def filter(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
-        return (self.queues, self.kinds, self.not_kinds)
+    def filter(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, tuple[str, ...], str | None]:
+        return (self.queues, self.kinds, self.not_kinds, self.within)
 
 
 @dataclass(slots=True)
@@ -67,11 +86,21 @@ class Claim:
 
 
 class Claimed(NamedTuple):
-    """What each want got (None: its token is barred, it will never get anything), and when (ms) it is worth asking again where
-    somebody got less than wanted."""
+    """What each want got (None: it will never get anything, its token is barred or its idempotency key used up), and when (ms) it is
+    worth asking again where somebody got less than wanted."""
 
-    leases: list[list[Leased] | None]
+    leases: list[list[Leased] | OakenError | None]
     next_at: int | None
+
+
+@dataclass(slots=True)
+class Resume:
+    """Gives an agent its own living leases again, under new ids. Reply: `list[Leased]`."""
+
+    holder: str
+    agent: str
+    actor: Actor
+    lease_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +114,7 @@ class Beat:
     progress: bool = False
     percent: int | None = None
     message: str | None = None
+    seq: int | None = None
     may_read: bool = False
     """The caller may read any job, and be told who holds it."""
 
@@ -100,6 +130,7 @@ class Cancel:
 
     job_id: int
     actor: Actor
+    within: str | None = None
 
 
 class Cancelled(NamedTuple):
@@ -114,6 +145,41 @@ class Requeue:
     job_id: int
     actor: Actor
     queue: str | None = None
+    retriage: bool = False
+    """Clear the machine's labels of its subject and ask routing again."""
+    within: str | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """Answers the open question of a job, which is then runnable. Reply: `Job`."""
+
+    job_id: int
+    text: str
+    actor: Actor
+    own: bool = False
+    """Only a job that this very actor enqueued."""
+    within: str | None = None
+
+
+@dataclass(slots=True)
+class Adopt:
+    """Takes the late result of an old attempt as the job's. Reply: `Job`."""
+
+    job_id: int
+    epoch: int
+    actor: Actor
+    within: str | None = None
+
+
+@dataclass(slots=True)
+class Drain:
+    """Gives an agent (`name` for all its instances, or `name/instance`) nothing new, or again. Reply: whether that changed
+    anything (`bool`)."""
+
+    agent: str
+    draining: bool
+    actor: Actor
 
 
 @dataclass(slots=True)
@@ -131,11 +197,13 @@ class KeepLabels:
 
     labels: SetLabels
     actor: Actor
+    workspace: str
 
 
 @dataclass(slots=True)
 class Sweep:
-    """Takes back expired leases, oldest first, at most `limit`. Reply: how many (`int`)."""
+    """Takes back expired leases, ends jobs that expired and those whose worker would not stop, the longest due first, at most
+    `limit` of each; forgets old idempotency keys. Reply: how many of the kind of which there were most (`int`)."""
 
     limit: int = 500
 
@@ -157,6 +225,7 @@ class AddToken:
     hash: str
     expires_at: int | None
     actor: Actor
+    workspace: str | None = None
 
 
 @dataclass(slots=True)
@@ -174,6 +243,7 @@ class SeenAgent(NamedTuple):
     leased: int
     succeeded: int
     failed: int
+    workspace: str | None
 
 
 @dataclass(slots=True)
@@ -220,15 +290,20 @@ class TokenRow(NamedTuple):
     created_at: int
     expires_at: int | None
     revoked_at: int | None
+    workspace: str | None = None
 
 
 Op = (
     Enqueue
     | Claim
+    | Resume
     | Finish
     | Beat
     | Cancel
     | Requeue
+    | Answer
+    | Adopt
+    | Drain
     | SetPaused
     | KeepLabels
     | Sweep
@@ -239,7 +314,20 @@ Op = (
     | Register
     | Unregister
 )
-Reply = Enqueued | Claimed | Job | Beaten | Cancelled | bool | int | TokenRow | list[ProcessRow] | BaseException | None
+Reply = (
+    Enqueued
+    | Claimed
+    | list[Leased]
+    | Job
+    | Beaten
+    | Cancelled
+    | bool
+    | int
+    | TokenRow
+    | list[ProcessRow]
+    | BaseException
+    | None
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +349,9 @@ class JobFilter:
     finished_after: int | None = None
     finished_before: int | None = None
     query: str | None = None
+    workspace: str | None = None
+    asking: bool = False
+    """Only those with an open question."""
     concerns: str | None = None
     """Only jobs this principal enqueued, holds or held."""
 
@@ -271,6 +362,22 @@ class Counts(NamedTuple):
     queue: str
     state: str
     jobs: int
+
+
+class Surroundings(NamedTuple):
+    """What besides its own row keeps a queued job from running; see `waits`."""
+
+    paused: frozenset[str]
+    running: dict[str, int]
+    """Live leases of capped kinds."""
+    serial: dict[tuple[str, str], tuple[int, str]]
+    """By (workspace, serial key): the job of it that runs, and its agent."""
+    children: dict[int, tuple[int, int]]
+    """By parent: children that are not final, and all."""
+    leased: dict[str, int]
+    """By kind: when one was last leased, to within a minute."""
+    at_work: frozenset[str]
+    """Kinds of which a job runs."""
 
 
 class Document(NamedTuple):
@@ -319,6 +426,28 @@ class Store(Protocol):
         """Newest first, ids below `before`."""
         ...
 
+    async def matching(self, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
+        """Ids above `after`, up to `up_to`, ascending."""
+        ...
+
+    async def count(self, where: JobFilter, after: int, up_to: int) -> int:
+        """How many jobs `matching` would find in all."""
+        ...
+
+    async def last_id(self) -> int:
+        """Of the newest job there ever was; 0 for none."""
+        ...
+
+    async def surroundings(self, jobs: Sequence[Job], now: int) -> Surroundings: ...
+
+    async def questions(self, job_id: int) -> list[Question]:
+        """Oldest first."""
+        ...
+
+    async def open_questions(self, where: JobFilter, limit: int) -> list[Question]:
+        """Of the jobs that wait for an answer, the longest waiting first."""
+        ...
+
     async def attempts(self, job_id: int) -> list[Attempt]:
         """Oldest first."""
         ...
@@ -345,25 +474,31 @@ class Store(Protocol):
         """Running jobs whose lease this principal has, newest first."""
         ...
 
-    async def counts(self) -> list[Counts]: ...
+    async def counts(self, workspace: str | None = None) -> list[Counts]: ...
+
+    async def states(self, where: JobFilter) -> dict[str, int]:
+        """How many jobs are in each state."""
+        ...
 
     async def paused(self) -> set[str]: ...
 
-    async def agents(self) -> list[AgentRow]: ...
+    async def agents(self, workspace: str | None = None) -> list[AgentRow]:
+        """Last seen first; with `workspace` only those bound to it."""
+        ...
 
     async def leased_kinds(self) -> set[str]:
         """Kinds that some agent has leased at some time."""
         ...
 
-    async def labels(self, subject: str) -> dict[str, dict[str, str]]:
+    async def labels(self, workspace: str, subject: str) -> dict[str, dict[str, str]]:
         """Layer to key to value."""
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
 
-    async def documents(self, ids: Sequence[str]) -> list[Document]: ...
+    async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]: ...
 
-    async def vectors(self, model: str | None = None) -> list[tuple[str, str, list[float]]]:
+    async def vectors(self, workspace: str, model: str | None = None) -> list[tuple[str, str, list[float]]]:
         """(subject, model, vector) of every stored vector."""
         ...
 

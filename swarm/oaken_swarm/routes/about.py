@@ -10,12 +10,65 @@ from oaken_jobs.requests import (
     MAX_PAGE,
     MAX_SECONDS,
     MAX_WAIT_SECONDS,
+    AgentName,
+    DrainRequest,
     EmptyRequest,
+    Key,
+    Request,
+    read,
 )
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
+from oaken_swarm.routes.jobs import shown_read
 
-FEATURES = ("batch", "bulk_enqueue", "intake", "labels", "long_poll", "wait")
+FEATURES = (
+    "adopt",
+    "ask",
+    "batch",
+    "bulk_enqueue",
+    "bulk_manage",
+    "drain",
+    "idempotency",
+    "intake",
+    "join",
+    "labels",
+    "long_poll",
+    "resume",
+    "retriage",
+    "serial_keys",
+    "snapshot",
+    "wait",
+    "workspaces",
+)
+
+
+class SnapshotQuery(Request):
+    """Of what one actor enqueued, or of everything."""
+
+    actor: Key | None = None
+
+
+async def snapshot(call: Call, asked: SnapshotQuery) -> Answer:
+    found = await call.core.jobs.snapshot(call.who, asked.actor)
+    return answer(
+        {
+            "now": views.iso(found.now),
+            "counts": found.counts,
+            "active": await shown_read(call, found.active),
+            "recent": await shown_read(call, found.recent),
+            "questions": [views.question(row) for row in found.questions],
+        }
+    )
+
+
+async def drain(call: Call, asked: DrainRequest) -> Answer:
+    agent = read(_Agent, {"agent": call.params["name"]}).agent
+    changed = await call.core.jobs.drain(call.who, agent, asked.drain)
+    return answer({"agent": agent, "draining": asked.drain, "changed": changed})
+
+
+class _Agent(Request):
+    agent: AgentName
 
 
 async def agents(call: Call, asked: EmptyRequest) -> Answer:
@@ -33,6 +86,7 @@ async def me(call: Call, asked: EmptyRequest) -> Answer:
         {
             "name": who.name,
             "actor": who.actor._asdict(),
+            "workspace": who.workspace,
             "roles": [role for role in ROLES if role in who.roles],
             "may": [action for action in auth.MAY if auth.may(who, action)],
         }
@@ -60,7 +114,9 @@ async def meta(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
+    Route("GET", "/v1/snapshot", snapshot, SnapshotQuery),
     Route("GET", "/v1/agents", agents),
+    Route("POST", "/v1/agents/{name}/drain", drain, DrainRequest, needs="manage", repeats="itself"),
     Route("GET", "/v1/kinds", kinds),
     Route("GET", "/v1/me", me),
     Route("GET", "/v1/meta", meta),

@@ -12,12 +12,14 @@ from oaken_jobs.errors import InvalidRequest, OakenError
 from oaken_jobs.model import Job, Json
 from oaken_jobs.moves import Finish
 from oaken_jobs.requests import (
+    AskRequest,
     CompleteRequest,
     DeferRequest,
     EmptyRequest,
     FailRequest,
     HeartbeatRequest,
     ProgressRequest,
+    ReleaseRequest,
     Request,
     read,
 )
@@ -39,7 +41,8 @@ _OPS: dict[str, tuple[type[Request], Callable[[Call, str, Any], Finish | Beat]]]
     "complete": (CompleteRequest, leases.complete_op),
     "fail": (FailRequest, leases.fail_op),
     "defer": (DeferRequest, leases.defer_op),
-    "release": (EmptyRequest, leases.release_op),
+    "release": (ReleaseRequest, leases.release_op),
+    "ask": (AskRequest, leases.ask_op),
     "cancelled": (EmptyRequest, leases.cancelled_op),
     "heartbeat": (HeartbeatRequest, leases.heartbeat_op),
     "progress": (ProgressRequest, leases.progress_op),
@@ -90,4 +93,4 @@ def _shown(call: Call, reply: Job | Beaten | OakenError) -> Json:
     return {"job": shown(call, reply), "status": 200}
 
 
-ROUTES = (Route("POST", "/v1/leases/batch", batch, BatchRequest, size="bulk", needs="lease"),)
+ROUTES = (Route("POST", "/v1/leases/batch", batch, BatchRequest, size="bulk", needs="lease", repeats="itself"),)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+import orjson
+from pydantic import BeforeValidator, Field
 
 from oaken_jobs import views
 from oaken_jobs.errors import InvalidRequest, OakenError
 from oaken_jobs.model import Enqueued, Job, Json
 from oaken_jobs.requests import (
+    AdoptRequest,
     AgentName,
+    AnswerRequest,
     EmptyRequest,
+    Id,
     Key,
     Kind,
     Moment,
@@ -20,10 +24,11 @@ from oaken_jobs.requests import (
     QueueName,
     Request,
     RequeueRequest,
+    Workspace,
     read,
 )
 from oaken_jobs.store.base import JobFilter
-from oaken_swarm.call import Answer, Call, ClientGone, answer
+from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem
 from oaken_swarm.query import DEFAULT_LIMIT, Flag, Ids, Limit, QueryId, Wait, Words
@@ -31,6 +36,10 @@ from oaken_swarm.query import DEFAULT_LIMIT, Flag, Ids, Limit, QueryId, Wait, Wo
 FULL_BYTES = 16 << 20
 """Payloads and results in one page of a full list; a page that would hold more ends early."""
 _FULL_CHUNK = 10
+
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+Level = Literal["ok", "note", "warn", "bad"]
 
 
 class NewJobsRequest(Request):
@@ -42,15 +51,17 @@ class NewJobsRequest(Request):
 class JobsQuery(Request):
     """Which jobs to list."""
 
-    state: Words[Literal["queued", "running", "succeeded", "failed", "cancelled"]] = ()
+    state: Words[State] = ()
     kind: Words[Kind] = ()
     queue: Words[QueueName] = ()
-    grade: Words[Literal["ok", "note", "warn", "bad"]] = ()
+    grade: Words[Level] = ()
     actor: Key | None = None
     agent: AgentName | None = None
     subject: Key | None = None
     tag: Key | None = None
     parent_id: QueryId | None = None
+    workspace: Workspace | None = None
+    asking: Flag = False
     created_after: Moment | None = None
     created_before: Moment | None = None
     finished_after: Moment | None = None
@@ -59,6 +70,47 @@ class JobsQuery(Request):
     cursor: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     limit: Limit = DEFAULT_LIMIT
     full: Flag = False
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+W = TypeVar("W")
+OneOrMany = Annotated[list[W], Field(max_length=100), BeforeValidator(_listed)]
+
+
+class JobsFilter(Request):
+    """Which jobs to change, as in the query of a list; where one word will do, it may stand alone."""
+
+    state: OneOrMany[State] = Field(default_factory=list[State])
+    kind: OneOrMany[Kind] = Field(default_factory=list[Kind])
+    queue: OneOrMany[QueueName] = Field(default_factory=list[QueueName])
+    grade: OneOrMany[Level] = Field(default_factory=list[Level])
+    actor: Key | None = None
+    agent: AgentName | None = None
+    subject: Key | None = None
+    tag: Key | None = None
+    parent_id: Id | None = None
+    workspace: Workspace | None = None
+    asking: bool = False
+    created_after: Moment | None = None
+    created_before: Moment | None = None
+    finished_after: Moment | None = None
+    finished_before: Moment | None = None
+    q: Key | None = None
+
+
+class BulkRequest(Request):
+    """All jobs that match. `dry_run` only counts; `cursor` goes on from an answer that had some `remaining`."""
+
+    filter: JobsFilter
+    dry_run: bool = False
+    cursor: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class BulkRequeueRequest(RequeueRequest, BulkRequest):
+    """All jobs that match, and where to put them."""
 
 
 class WaitQuery(Request):
@@ -74,23 +126,40 @@ class WaitManyQuery(WaitQuery):
 
 
 def shown(call: Call, job: Job) -> Json:
-    """A job without its bodies."""
+    """A job that was just written, without its bodies; of what it waits for, what its own row says."""
     return views.job(job, call.core.jobs.rules, call.core.jobs.now())
 
 
+async def shown_read(call: Call, jobs: Sequence[Job]) -> list[Json]:
+    """Jobs that were read, without bodies, with all that they wait for."""
+    rules, now = call.core.jobs.rules, call.core.jobs.now()
+    waits = await call.core.jobs.waits(jobs)
+    return [views.job(job, rules, now, waits=waits[job.id]) for job in jobs]
+
+
 async def shown_full(call: Call, jobs: Sequence[Job]) -> list[Json]:
-    """Jobs with payload and result."""
+    """The same with payload and result."""
     rules, now = call.core.jobs.rules, call.core.jobs.now()
     payloads, results = await call.core.jobs.bodies(call.who, jobs)
+    waits = await call.core.jobs.waits(jobs)
     return [
-        views.job(job, rules, now, payload=payloads.get(job.id), result=results.get(job.id), bodies=True)
+        views.job(
+            job,
+            rules,
+            now,
+            payload=payloads.get(job.id),
+            result=results.get(job.id),
+            bodies=True,
+            waits=waits[job.id],
+        )
         for job in jobs
     ]
 
 
 def enqueued_answer(call: Call, enqueued: Enqueued) -> Answer:
-    """201 for a new job, 200 for a live one with the same key."""
-    return answer(_enqueued(call, enqueued), 201 if enqueued.created else 200)
+    """201 for a new job, 200 for a live one with the same key; the first answer again where an idempotency key is repeated."""
+    told = answer(_enqueued(call, enqueued), 201 if enqueued.created else 200)
+    return told._replace(headers=REPLAYED) if enqueued.replayed else told
 
 
 def _enqueued(call: Call, enqueued: Enqueued) -> Json:
@@ -102,10 +171,23 @@ def _enqueued(call: Call, enqueued: Enqueued) -> Json:
 
 async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
     if isinstance(asked, NewJobRequest):
-        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, asked))
+        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, keyed(asked, call.idempotency_key)))
     requests = [_read_one(data, place) for place, data in enumerate(asked.jobs)]
+    if call.idempotency_key is not None:
+        # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.
+        requests = [
+            keyed(one, f"{call.idempotency_key}/{place}") if isinstance(one, NewJobRequest) else one
+            for place, one in enumerate(requests)
+        ]
     answers = await call.core.jobs.enqueue_many(call.who, requests)
     return answer({"jobs": [_one_of_many(call, one) for one in answers]})
+
+
+def keyed(request: NewJobRequest, key: str | None) -> NewJobRequest:
+    """The request under the key that came in the header, unless it names its own."""
+    if key is None or request.idempotency_key is not None:
+        return request
+    return request.model_copy(update={"idempotency_key": key})
 
 
 def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
@@ -121,41 +203,42 @@ def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
     return {**_enqueued(call, one), "status": 201 if one.created else 200}
 
 
-async def list_jobs(call: Call, asked: JobsQuery) -> Answer:
-    where = JobFilter(
-        states=asked.state,
-        kinds=asked.kind,
-        queues=asked.queue,
+def _filter(asked: JobsQuery | JobsFilter) -> JobFilter:
+    return JobFilter(
+        states=tuple(asked.state),
+        kinds=tuple(asked.kind),
+        queues=tuple(asked.queue),
         actor=asked.actor,
         agent=asked.agent,
         subject=asked.subject,
         tag=asked.tag,
         parent_id=asked.parent_id,
-        grades=asked.grade,
+        grades=tuple(asked.grade),
         created_after=asked.created_after,
         created_before=asked.created_before,
         finished_after=asked.finished_after,
         finished_before=asked.finished_before,
         query=asked.q,
+        workspace=asked.workspace,
+        asking=asked.asking,
     )
+
+
+async def list_jobs(call: Call, asked: JobsQuery) -> Answer:
+    where = _filter(asked)
     jobs = call.core.jobs
     page = await jobs.list(call.who, where, cursor=asked.cursor, limit=asked.limit)
     if not asked.full:
-        return answer({"jobs": [shown(call, job) for job in page.jobs], "next_cursor": page.next_cursor})
+        return answer({"jobs": await shown_read(call, page.jobs), "next_cursor": page.next_cursor})
     full: list[Json] = []
     size = 0
     for start in range(0, len(page.jobs), _FULL_CHUNK):
         if size > FULL_BYTES:
             page = await jobs.list(call.who, where, cursor=asked.cursor, limit=len(full))  # for its cursor
             break
-        chunk = page.jobs[start : start + _FULL_CHUNK]
-        payloads, results = await jobs.bodies(call.who, chunk)
-        size += sum(map(len, payloads.values())) + sum(map(len, results.values()))
-        rules, now = jobs.rules, jobs.now()
-        full += [
-            views.job(job, rules, now, payload=payloads.get(job.id), result=results.get(job.id), bodies=True)
-            for job in chunk
-        ]
+        chunk = await shown_full(call, page.jobs[start : start + _FULL_CHUNK])
+        size += sum(len(orjson.dumps((one["payload"], one["result"]))) for one in chunk)
+        full += chunk
     return answer({"jobs": full, "next_cursor": page.next_cursor})
 
 
@@ -185,7 +268,12 @@ async def activity(call: Call, asked: EmptyRequest) -> Answer:
 
 async def children(call: Call, asked: EmptyRequest) -> Answer:
     jobs = await call.core.jobs.children(call.who, call.job_id)
-    return answer({"jobs": [shown(call, job) for job in jobs], "next_cursor": None})
+    return answer({"jobs": await shown_read(call, jobs), "next_cursor": None})
+
+
+async def questions(call: Call, asked: EmptyRequest) -> Answer:
+    rows = await call.core.jobs.questions(call.who, call.job_id)
+    return answer({"questions": [views.question(row) for row in rows]})
 
 
 async def wait(call: Call, asked: WaitQuery) -> Answer:
@@ -195,7 +283,7 @@ async def wait(call: Call, asked: WaitQuery) -> Answer:
 
 async def wait_many(call: Call, asked: WaitManyQuery) -> Answer:
     jobs, final = await _wait(call, asked.ids, asked.seconds)
-    return answer({"jobs": [shown(call, job) for job in jobs], "final": final})
+    return answer({"jobs": await shown_read(call, jobs), "final": final})
 
 
 async def _wait(call: Call, ids: Sequence[int], seconds: float) -> tuple[list[Job], bool]:
@@ -216,8 +304,33 @@ async def cancel(call: Call, asked: EmptyRequest) -> Answer:
 
 
 async def requeue(call: Call, asked: RequeueRequest) -> Answer:
-    job = await call.core.jobs.requeue(call.who, call.job_id, asked.queue)
+    job = await call.core.jobs.requeue(call.who, call.job_id, asked.queue, retriage=asked.retriage)
     return answer({"job": shown(call, job)})
+
+
+async def requeue_all(call: Call, asked: BulkRequeueRequest) -> Answer:
+    done = await call.core.jobs.requeue_all(
+        call.who,
+        _filter(asked.filter),
+        queue=asked.queue,
+        retriage=asked.retriage,
+        dry_run=asked.dry_run,
+        cursor=asked.cursor,
+    )
+    return answer(done._asdict())
+
+
+async def cancel_all(call: Call, asked: BulkRequest) -> Answer:
+    done = await call.core.jobs.cancel_all(call.who, _filter(asked.filter), dry_run=asked.dry_run, cursor=asked.cursor)
+    return answer(done._asdict())
+
+
+async def answer_question(call: Call, asked: AnswerRequest) -> Answer:
+    return answer({"job": shown(call, await call.core.jobs.answer(call.who, call.job_id, asked.text))})
+
+
+async def adopt(call: Call, asked: AdoptRequest) -> Answer:
+    return answer({"job": shown(call, await call.core.jobs.adopt(call.who, call.job_id, asked.epoch))})
 
 
 ROUTES = (
@@ -230,6 +343,7 @@ ROUTES = (
         size="payload",
         many_size="bulk",
         needs="enqueue",
+        repeats="key",
     ),
     Route("GET", "/v1/jobs", list_jobs, JobsQuery),
     Route("GET", "/v1/jobs/wait", wait_many, WaitManyQuery),
@@ -240,6 +354,11 @@ ROUTES = (
     Route("GET", "/v1/jobs/{id}/activity", activity),
     Route("GET", "/v1/jobs/{id}/children", children),
     Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),
-    Route("POST", "/v1/jobs/{id}/cancel", cancel, needs="manage"),
+    Route("GET", "/v1/jobs/{id}/questions", questions),
+    Route("POST", "/v1/jobs/{id}/cancel", cancel, needs="manage", repeats="itself"),
     Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest, needs="manage"),
+    Route("POST", "/v1/jobs/{id}/answer", answer_question, AnswerRequest, needs="enqueue"),
+    Route("POST", "/v1/jobs/{id}/adopt", adopt, AdoptRequest, needs="manage"),
+    Route("POST", "/v1/requeue", requeue_all, BulkRequeueRequest, needs="manage"),
+    Route("POST", "/v1/cancel", cancel_all, BulkRequest, needs="manage", repeats="itself"),
 )

@@ -9,6 +9,7 @@ from oaken_jobs.errors import Forbidden, OakenError, Unauthenticated
 from oaken_jobs.model import Leased, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.requests import (
+    AskRequest,
     CompleteRequest,
     DeferRequest,
     EmptyRequest,
@@ -16,9 +17,10 @@ from oaken_jobs.requests import (
     HeartbeatRequest,
     LeaseRequest,
     ProgressRequest,
+    ReleaseRequest,
 )
 from oaken_jobs.store.base import Beat, Beaten
-from oaken_swarm.call import Answer, Call, ClientGone, answer
+from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown
 
@@ -39,6 +41,9 @@ def as_agent(who: Principal, agent: str | None) -> Principal:
 async def lease(call: Call, asked: LeaseRequest) -> Answer:
     jobs = call.core.jobs
     who = as_agent(call.who, asked.agent)
+    if asked.resume:
+        resumed = await jobs.resume(who, lease_seconds=asked.lease_seconds)
+        return _leases(call, resumed)
     work = jobs.lease(
         who,
         queues=asked.queues,
@@ -46,6 +51,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
         max=asked.max,
         lease_seconds=asked.lease_seconds,
         wait_seconds=asked.wait_seconds,
+        idempotency_key=call.idempotency_key,
     )
     waited = await call.waits.run(call.receive, work)
     leases: list[Leased] = waited.value if waited.done else []
@@ -62,12 +68,19 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
     if leases and await call.waits.gone(call.receive):
         await _give_back(call, who, leases)
         raise ClientGone
-    now = jobs.now()
-    return answer({"leases": [views.leased(one, jobs.rules, now) for one in leases]})
+    return _leases(call, leases)
+
+
+def _leases(call: Call, leases: list[Leased]) -> Answer:
+    rules, now = call.core.jobs.rules, call.core.jobs.now()
+    told = answer({"leases": [views.leased(one, rules, now) for one in leases]})
+    return told._replace(headers=REPLAYED) if any(one.replayed for one in leases) else told
 
 
 async def _give_back(call: Call, who: Principal, leases: list[Leased]) -> None:
-    """Jobs for a caller that will never hear of them go back unharmed."""
+    """Jobs for a caller that will never hear of them go back unharmed. Under an idempotency key it hears of them when it asks again."""
+    if call.idempotency_key is not None:
+        return
     jobs = call.core.jobs
     await jobs.finish_many(who, [jobs.release_op(who, one.lease_id) for one in leases])
 
@@ -80,12 +93,15 @@ def heartbeat_op(call: Call, lease_id: str, asked: HeartbeatRequest) -> Beat:
         lease_seconds=asked.lease_seconds,
         percent=progress.percent if progress else None,
         message=progress.message if progress else None,
+        seq=progress.seq if progress else None,
         progress=progress is not None,
     )
 
 
 def progress_op(call: Call, lease_id: str, asked: ProgressRequest) -> Beat:
-    return call.core.jobs.heartbeat_op(call.who, lease_id, percent=asked.percent, message=asked.message, progress=True)
+    return call.core.jobs.heartbeat_op(
+        call.who, lease_id, percent=asked.percent, message=asked.message, seq=asked.seq, progress=True
+    )
 
 
 def complete_op(call: Call, lease_id: str, asked: CompleteRequest) -> Finish:
@@ -104,8 +120,12 @@ def defer_op(call: Call, lease_id: str, asked: DeferRequest) -> Finish:
     return call.core.jobs.defer_op(call.who, lease_id, asked.seconds)
 
 
-def release_op(call: Call, lease_id: str, asked: EmptyRequest) -> Finish:
-    return call.core.jobs.release_op(call.who, lease_id)
+def release_op(call: Call, lease_id: str, asked: ReleaseRequest) -> Finish:
+    return call.core.jobs.release_op(call.who, lease_id, after_children=asked.after_children)
+
+
+def ask_op(call: Call, lease_id: str, asked: AskRequest) -> Finish:
+    return call.core.jobs.ask_op(call.who, lease_id, asked.text, timeout_seconds=asked.timeout_seconds)
 
 
 def cancelled_op(call: Call, lease_id: str, asked: EmptyRequest) -> Finish:
@@ -152,8 +172,12 @@ async def defer(call: Call, asked: DeferRequest) -> Answer:
     return await _finish(call, defer_op(call, call.params["lease_id"], asked))
 
 
-async def release(call: Call, asked: EmptyRequest) -> Answer:
+async def release(call: Call, asked: ReleaseRequest) -> Answer:
     return await _finish(call, release_op(call, call.params["lease_id"], asked))
+
+
+async def ask(call: Call, asked: AskRequest) -> Answer:
+    return await _finish(call, ask_op(call, call.params["lease_id"], asked))
 
 
 async def cancelled(call: Call, asked: EmptyRequest) -> Answer:
@@ -161,12 +185,21 @@ async def cancelled(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
-    Route("POST", "/v1/leases", lease, LeaseRequest, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/complete", complete, CompleteRequest, size="result", needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/fail", fail, FailRequest, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/defer", defer, DeferRequest, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/release", release, needs="lease"),
-    Route("POST", "/v1/leases/{lease_id}/cancelled", cancelled, needs="lease"),
+    Route("POST", "/v1/leases", lease, LeaseRequest, needs="lease", repeats="key"),
+    Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest, needs="lease", repeats="itself"),
+    Route(
+        "POST",
+        "/v1/leases/{lease_id}/complete",
+        complete,
+        CompleteRequest,
+        size="result",
+        needs="lease",
+        repeats="itself",
+    ),
+    Route("POST", "/v1/leases/{lease_id}/fail", fail, FailRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/defer", defer, DeferRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/release", release, ReleaseRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/ask", ask, AskRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/cancelled", cancelled, needs="lease", repeats="itself"),
 )

@@ -44,6 +44,6 @@ async def _set_paused(call: Call, paused: bool) -> Answer:
 
 ROUTES = (
     Route("GET", "/v1/queues", queues, QueuesQuery),
-    Route("POST", "/v1/queues/{name}/pause", pause, needs="manage"),
-    Route("POST", "/v1/queues/{name}/resume", resume, needs="manage"),
+    Route("POST", "/v1/queues/{name}/pause", pause, needs="manage", repeats="itself"),
+    Route("POST", "/v1/queues/{name}/resume", resume, needs="manage", repeats="itself"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oaken_jobs import views
 from oaken_jobs.model import Json
 from oaken_jobs.pipeline import document_of
-from oaken_jobs.requests import EmptyRequest, IntakeRequest, Key, LabelsRequest, NewJobRequest, Request, read
+from oaken_jobs.requests import IntakeRequest, Key, LabelsRequest, NewJobRequest, Request, Workspace, read
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import enqueued_answer
@@ -19,12 +19,18 @@ def _subject(call: Call) -> str:
     return read(_Subject, {"subject": call.params["subject"]}).subject
 
 
-async def subject(call: Call, asked: EmptyRequest) -> Answer:
+class SubjectQuery(Request):
+    """Of which workspace, where the token is bound to none."""
+
+    workspace: Workspace | None = None
+
+
+async def subject(call: Call, asked: SubjectQuery) -> Answer:
     name = _subject(call)
-    told: Json = {"subject": name, "labels": await call.core.jobs.labels(call.who, name)}
+    told: Json = {"subject": name, "labels": await call.core.jobs.labels(call.who, name, asked.workspace)}
     document = document_of(name)
     if document is not None:
-        rows = await call.core.jobs.documents(call.who, [document])
+        rows = await call.core.jobs.documents(call.who, [document], asked.workspace)
         if rows:
             told["document"] = views.document(rows[0])
     return answer(told)
@@ -32,17 +38,24 @@ async def subject(call: Call, asked: EmptyRequest) -> Answer:
 
 async def set_labels(call: Call, asked: LabelsRequest) -> Answer:
     name = _subject(call)
-    return answer({"subject": name, "labels": await call.core.jobs.set_labels(call.who, name, asked.human)})
+    labels = await call.core.jobs.set_labels(call.who, name, asked.human, asked.workspace)
+    return answer({"subject": name, "labels": labels})
 
 
 async def intake(call: Call, asked: IntakeRequest) -> Answer:
-    payload = {field: value for field, value in asked.model_dump().items() if value is not None}
-    request = NewJobRequest(kind="intake", payload=payload, title=asked.title)
+    payload = {field: value for field, value in asked.model_dump(exclude={"workspace"}).items() if value is not None}
+    request = NewJobRequest(
+        kind="intake",
+        payload=payload,
+        title=asked.title,
+        workspace=asked.workspace,
+        idempotency_key=call.idempotency_key,
+    )
     return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request))
 
 
 ROUTES = (
-    Route("GET", "/v1/subjects/{subject}", subject),
-    Route("PUT", "/v1/subjects/{subject}/labels", set_labels, LabelsRequest, needs="manage"),
-    Route("POST", "/v1/intake", intake, IntakeRequest, size="payload", needs="enqueue"),
+    Route("GET", "/v1/subjects/{subject}", subject, SubjectQuery),
+    Route("PUT", "/v1/subjects/{subject}/labels", set_labels, LabelsRequest, needs="manage", repeats="itself"),
+    Route("POST", "/v1/intake", intake, IntakeRequest, size="payload", needs="enqueue", repeats="key"),
 )

@@ -16,7 +16,12 @@ async def tokens(call: Call, asked: EmptyRequest) -> Answer:
 
 async def create(call: Call, asked: TokenRequest) -> Answer:
     row, secret = await call.core.tokens.create(
-        call.who.actor, asked.name, [*asked.roles], kind=asked.kind, expires_in=asked.expires_in
+        call.who.actor,
+        asked.name,
+        [*asked.roles],
+        kind=asked.kind,
+        expires_in=asked.expires_in,
+        workspace=asked.workspace,
     )
     return answer({**views.token(row), "token": secret}, 201)
 

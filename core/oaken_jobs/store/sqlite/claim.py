@@ -32,7 +32,8 @@ select json_group_array(json_array(w, q, k, p)) from lane
 where q not in (select queue from queue_state where paused)
   and (:queues is null or q in (select value from json_each(:queues)))
   and (:kinds is null or k in (select value from json_each(:kinds)))
-  and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))"""
+  and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))
+  and (:within is null or w = :within)"""
 """The lanes a request may take from, as a JSON array of arrays."""
 
 HEAD = f"""
@@ -59,7 +60,12 @@ select min((select run_at from jobs where {_RUNNABLE} and workspace = o.value ->
 """When the next job of these lanes falls due (ms), or null."""
 
 RUNNING = "select count(*) from jobs where state = 'running' and kind = ? and lease_expires > ?"
-EXPIRED = "select id from jobs where state = 'running' and lease_expires <= ? order by lease_expires limit ?"
+EXPIRED_LEASES = "select id from jobs where state = 'running' and lease_expires <= ? order by lease_expires limit ?"
+OVERDUE_STOPS = (
+    "select id from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ? "
+    "order by cancel_deadline limit ?"
+)
+EXPIRED_JOBS = "select id from jobs where state = 'queued' and expires_at is not null and expires_at <= ? order by expires_at limit ?"
 NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
 
 
@@ -71,7 +77,8 @@ class Lane(NamedTuple):
 
 
 def lanes(database: Database, filter: dict[str, str | None]) -> list[Lane]:
-    """What a request may take from, highest priority first. `filter` has `queues`, `kinds`, `not_kinds`: JSON arrays or None."""
+    """What a request may take from, highest priority first. `filter` has `queues`, `kinds`, `not_kinds`: JSON arrays or
+    None, and `within`, a workspace or None."""
     found = orjson.loads(database.execute(LANES, filter).fetchone()[0])
     return sorted((Lane._make(lane) for lane in found), key=lambda lane: -lane.priority)
 

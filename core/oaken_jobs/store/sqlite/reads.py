@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
-from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, TokenRow
+from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question
+from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
+from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.unit import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS
+from oaken_jobs.store.sqlite.unit import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS, QUESTION_COLUMNS
 
 _IN = "in (select value from json_each(?))"
 
@@ -29,7 +30,8 @@ def bodies(db: Database, table: str, ids: Sequence[int]) -> dict[int, str]:
     return dict(db.execute(f"select job_id, body from {table} where job_id {_IN}", (_json(ids),)).fetchall())
 
 
-def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) -> list[Job]:
+def _where(where: JobFilter) -> tuple[list[str], list[Any]]:
+    """The conditions of a filter on `jobs j`, and what they bind."""
     clauses: list[str] = []
     values: list[Any] = []
 
@@ -37,8 +39,6 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
         clauses.append(clause)
         values.extend(bound)
 
-    if before is not None:
-        add("j.id < ?", before)
     for column, wanted in (
         ("state", where.states),
         ("kind", where.kinds),
@@ -49,9 +49,16 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
             add(f"j.{column} {_IN}", _json(wanted))
     if where.not_queues:
         add(f"j.queue not {_IN}", _json(where.not_queues))
-    for column, one in (("actor_id", where.actor), ("subject", where.subject), ("parent_id", where.parent_id)):
+    for column, one in (
+        ("actor_id", where.actor),
+        ("subject", where.subject),
+        ("parent_id", where.parent_id),
+        ("workspace", where.workspace),
+    ):
         if one is not None:
             add(f"j.{column} = ?", one)
+    if where.asking:
+        add("j.question is not null")
     if where.agent is not None:
         # `name` means the agent with all its instances.
         add("(j.agent = ? or (j.agent >= ? || '/' and j.agent < ? || '0'))", where.agent, where.agent, where.agent)
@@ -75,9 +82,92 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
             "or exists (select 1 from attempts a where a.job_id = j.id and a.holder = ?))",
             *([where.concerns] * 3),
         )
+    return clauses, values
+
+
+def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) -> list[Job]:
+    clauses, values = _where(where)
+    if before is not None:
+        clauses.append("j.id < ?")
+        values.append(before)
     text = f" where {' and '.join(clauses)}" if clauses else ""
     rows = db.execute(f"select {JOB_COLUMNS} from jobs j{text} order by j.id desc limit ?", (*values, limit)).fetchall()
     return [Job._make(row) for row in rows]
+
+
+def matching(db: Database, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
+    clauses, values = _where(where)
+    text = " and ".join(["j.id > ?", "j.id <= ?", *clauses])
+    bound = (after, up_to, *values, limit)
+    return [
+        row[0] for row in db.execute(f"select j.id from jobs j where {text} order by j.id limit ?", bound).fetchall()
+    ]
+
+
+def count(db: Database, where: JobFilter, after: int, up_to: int) -> int:
+    clauses, values = _where(where)
+    text = " and ".join(["j.id > ?", "j.id <= ?", *clauses])
+    return int(db.execute(f"select count(*) from jobs j where {text}", (after, up_to, *values)).fetchone()[0])
+
+
+def last_id(db: Database) -> int:
+    row = db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def states(db: Database, where: JobFilter) -> dict[str, int]:
+    clauses, values = _where(where)
+    text = f" where {' and '.join(clauses)}" if clauses else ""
+    return dict(db.execute(f"select j.state, count(*) from jobs j{text} group by j.state", values).fetchall())
+
+
+def surroundings(db: Database, jobs: Sequence[Job], caps: Mapping[str, int], now: int) -> Surroundings:
+    """Of the queued ones among `jobs`."""
+    waiting = [job for job in jobs if job.state == "queued"]
+    kinds = {job.kind for job in waiting}
+    keys = {(job.workspace, job.serial_key) for job in waiting if job.serial_key is not None}
+    parents = [job.id for job in waiting if job.blocked == CHILDREN]
+    running = {kind: int(db.execute(claim.RUNNING, (kind, now)).fetchone()[0]) for kind in kinds if kind in caps}
+    serial = db.execute(
+        "select j.workspace, j.serial_key, j.id, j.agent from json_each(?) o cross join jobs j "
+        "on j.workspace = o.value ->> 0 and j.serial_key = o.value ->> 1 where j.state = 'running'",
+        (_json(list(keys)),),
+    ).fetchall()
+    children = db.execute(
+        "select value, (select count(*) from jobs where parent_id = value and state in ('queued', 'running')), "
+        "(select count(*) from jobs where parent_id = value) from json_each(?)",
+        (_json(parents),),
+    ).fetchall()
+    leased = db.execute(f"select kind, at from leased_kinds where kind {_IN}", (_json(list(kinds)),)).fetchall()
+    at_work = db.execute(
+        "select value from json_each(?) where exists (select 1 from jobs where state = 'running' and kind = value)",
+        (_json(list(kinds)),),
+    ).fetchall()
+    return Surroundings(
+        frozenset(paused(db)),
+        running,
+        {(workspace, key): (job_id, agent) for workspace, key, job_id, agent in serial},
+        {parent: (live, total) for parent, live, total in children},
+        dict(leased),
+        frozenset(row[0] for row in at_work),
+    )
+
+
+def questions(db: Database, job_id: int) -> list[Question]:
+    rows = db.execute(f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id", (job_id,)).fetchall()
+    return [Question._make(row) for row in rows]
+
+
+def open_questions(db: Database, where: JobFilter, limit: int) -> list[Question]:
+    clauses, values = _where(where)
+    text = " and ".join(["j.question is not null", *clauses])
+    columns = ", ".join(f"q.{name}" for name in Question._fields)
+    rows = db.execute(
+        f"select {columns} from jobs j join questions q on q.id = (select max(id) from questions where job_id = j.id) "
+        f"where {text} order by q.id limit ?",
+        (*values, limit),
+    ).fetchall()
+    return [Question._make(row) for row in rows]
 
 
 def attempts(db: Database, job_id: int) -> list[Attempt]:
@@ -128,8 +218,12 @@ def held(db: Database, holder: str) -> list[Job]:
     return [Job._make(row) for row in rows]
 
 
-def counts(db: Database) -> list[Counts]:
-    rows = db.execute("select queue, state, count(*) from jobs group by queue, state order by queue, state").fetchall()
+def counts(db: Database, workspace: str | None) -> list[Counts]:
+    rows = db.execute(
+        "select queue, state, count(*) from jobs where ?1 is null or workspace = ?1 group by queue, state "
+        "order by queue, state",
+        (workspace,),
+    ).fetchall()
     return [Counts._make(row) for row in rows]
 
 
@@ -137,27 +231,41 @@ def paused(db: Database) -> set[str]:
     return {row[0] for row in db.execute("select queue from queue_state where paused").fetchall()}
 
 
-def agents(db: Database) -> list[AgentRow]:
+def agents(db: Database, workspace: str | None) -> list[AgentRow]:
     holding: dict[str, list[int]] = defaultdict(list)
     for agent, job_id in db.execute("select agent, id from jobs where state = 'running' order by id").fetchall():
         holding[agent].append(job_id)
+    drained = {row[0] for row in db.execute("select agent from drained").fetchall()}
     rows = db.execute(
-        "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents order by last_seen desc, agent"
+        "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents where ?1 is null or workspace = ?1 "
+        "order by last_seen desc, agent",
+        (workspace,),
     ).fetchall()
     return [
-        AgentRow(agent, name, first, last, leased, succeeded, failed, tuple(holding.get(agent, ())))
+        AgentRow(
+            agent,
+            name,
+            first,
+            last,
+            leased,
+            succeeded,
+            failed,
+            tuple(holding.get(agent, ())),
+            not drained.isdisjoint((agent, name)),
+        )
         for agent, name, first, last, leased, succeeded, failed in rows
     ]
 
 
-def leased_kinds(db: Database) -> set[str]:
-    return {row[0] for row in db.execute("select kind from leased_kinds").fetchall()}
+def leased_kinds(db: Database) -> dict[str, int]:
+    """By kind: when one was last leased, to within a minute."""
+    return dict(db.execute("select kind, at from leased_kinds").fetchall())
 
 
-def labels(db: Database, subject: str) -> dict[str, dict[str, str]]:
+def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {"human": {}, "machine": {}}
     for layer, key, value in db.execute(
-        "select layer, key, value from labels where subject = ? order by key", (subject,)
+        "select layer, key, value from labels where workspace = ? and subject = ? order by key", (workspace, subject)
     ).fetchall():
         found[layer][key] = value
     return found
@@ -167,15 +275,17 @@ def tokens(db: Database) -> list[TokenRow]:
     return [TokenRow._make(row) for row in db.execute("select * from tokens order by created_at, name").fetchall()]
 
 
-def documents(db: Database, ids: Sequence[str]) -> list[Document]:
+def documents(db: Database, workspace: str, ids: Sequence[str]) -> list[Document]:
     sources: dict[str, list[str]] = defaultdict(list)
     for document, source in db.execute(
-        f"select document, source from document_sources where document {_IN} order by at, source", (_json(ids),)
+        f"select document, source from document_sources where workspace = ? and document {_IN} order by at, source",
+        (workspace, _json(ids)),
     ).fetchall():
         sources[document].append(source)
     rows = db.execute(
-        f"select document, title, characters, created_at from documents where document {_IN} order by document",
-        (_json(ids),),
+        f"select document, title, characters, created_at from documents where workspace = ? and document {_IN} "
+        "order by document",
+        (workspace, _json(ids)),
     ).fetchall()
     return [
         Document(document, title, characters, created_at, tuple(sources.get(document, ())))
@@ -183,9 +293,11 @@ def documents(db: Database, ids: Sequence[str]) -> list[Document]:
     ]
 
 
-def vectors(db: Database, model: str | None) -> list[tuple[str, str, list[float]]]:
+def vectors(db: Database, workspace: str, model: str | None) -> list[tuple[str, str, list[float]]]:
     rows = db.execute(
-        "select subject, model, vector from embeddings where ?1 is null or model = ?1 order by subject, model", (model,)
+        "select subject, model, vector from embeddings where workspace = ?1 and (?2 is null or model = ?2) "
+        "order by subject, model",
+        (workspace, model),
     ).fetchall()
     return [(subject, name, orjson.loads(vector)) for subject, name, vector in rows]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import orjson
 
 from oaken_jobs.errors import Conflict
 from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, SetLabels
+from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
+    Drain,
     KeepLabels,
     ProcessRow,
     Recover,
@@ -19,9 +23,9 @@ from oaken_jobs.store.base import (
     Unregister,
 )
 from oaken_jobs.store.sqlite.schema import LIVING_MS
-from oaken_jobs.store.sqlite.unit import Unit
+from oaken_jobs.store.sqlite.unit import Unit, json_array
 
-Administration = SetPaused | KeepLabels | Recover | AddToken | SeeAgents | Register | Unregister
+Administration = SetPaused | KeepLabels | Drain | Recover | AddToken | SeeAgents | Register | Unregister
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
@@ -40,11 +44,14 @@ def administer(unit: Unit, op: Administration) -> Reply:
         unit.all_touched |= not op.paused
         return True
     if isinstance(op, KeepLabels):
-        _label(unit, op.labels)
+        _label(unit, op.workspace, op.labels)
         return None
+    if isinstance(op, Drain):
+        return _drain(unit, op)
     if isinstance(op, Recover):
         done = db.execute(
-            "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)) where state = 'running'",
+            "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)), "
+            "cancel_deadline = max(cancel_deadline, ?1 + ?2) where state = 'running'",
             (now, op.grace_ms),
         )
         unit.forget()
@@ -53,8 +60,8 @@ def administer(unit: Unit, op: Administration) -> Reply:
         return _add_token(unit, op)
     if isinstance(op, SeeAgents):
         db.executemany(
-            "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6) on conflict do update set last_seen = max(last_seen, ?3), "
-            "leased = leased + ?4, succeeded = succeeded + ?5, failed = failed + ?6",
+            "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7) on conflict do update set last_seen = max(last_seen, ?3), "
+            "leased = leased + ?4, succeeded = succeeded + ?5, failed = failed + ?6, workspace = ?7",
             op.agents,
         )
         return None
@@ -73,48 +80,102 @@ def administer(unit: Unit, op: Administration) -> Reply:
 def _add_token(unit: Unit, op: AddToken) -> TokenRow:
     if unit.db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
         raise Conflict(f"A token named {op.name} exists or existed; a name is never used again. Choose another name.")
-    row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, unit.now, op.expires_at, None)
-    unit.db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?)", row)
-    unit.note_other("token_changed", "create", op.name, op.actor)
+    row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, unit.now, op.expires_at, None, op.workspace)
+    unit.db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    unit.note_other("token_changed", "create", op.name, op.actor, op.workspace)
     return row
 
 
-def keep(unit: Unit, effect: Kept) -> None:
+def _drain(unit: Unit, op: Drain) -> bool:
+    if op.draining:
+        done = unit.db.execute("insert into drained values (?, ?) on conflict do nothing", (op.agent, unit.now))
+    else:
+        done = unit.db.execute("delete from drained where agent = ?", (op.agent,))
+        unit.all_touched = True
+    if done.rowcount:
+        unit.note_other("agent_changed", "drain" if op.draining else "undrain", op.agent, op.actor)
+    return done.rowcount > 0
+
+
+def drained(unit: Unit) -> frozenset[str]:
+    """Agents, by `name` or `name/instance`, that get nothing new."""
+    return frozenset(row[0] for row in unit.db.execute("select agent from drained").fetchall())
+
+
+def keep(unit: Unit, effect: Kept, workspace: str) -> None:
     """Writes what a finish leaves behind."""
     db, now = unit.db, unit.now
     if isinstance(effect, KeepDocument):
         db.execute(
-            "insert into documents values (?, ?, ?, ?, ?) on conflict do nothing",
-            (effect.document, effect.title, len(effect.text), effect.text, now),
+            "insert into documents values (?, ?, ?, ?, ?, ?) on conflict do nothing",
+            (workspace, effect.document, effect.title, len(effect.text), effect.text, now),
         )
     elif isinstance(effect, KeepSource):
         db.execute(
-            "insert into document_sources values (?, ?, ?) on conflict do nothing",
-            (effect.document, effect.source, now),
+            "insert into document_sources values (?, ?, ?, ?) on conflict do nothing",
+            (workspace, effect.document, effect.source, now),
         )
     elif isinstance(effect, KeepVector):
         db.execute(
-            "insert into embeddings values (?1, ?2, ?3, ?4) on conflict do update set vector = ?3, at = ?4",
-            (effect.subject, effect.model, orjson.dumps(effect.vector).decode(), now),
+            "insert into embeddings values (?1, ?2, ?3, ?4, ?5) on conflict do update set vector = ?4, at = ?5",
+            (workspace, effect.subject, effect.model, orjson.dumps(effect.vector).decode(), now),
         )
     else:
-        _label(unit, effect)
+        _label(unit, workspace, effect)
 
 
-def stored(unit: Unit, document: str) -> bool:
+def stored(unit: Unit, workspace: str, document: str) -> bool:
     """Whether the document is stored."""
-    return unit.db.execute("select 1 from documents where document = ?", (document,)).fetchone() is not None
+    found = unit.db.execute("select 1 from documents where workspace = ? and document = ?", (workspace, document))
+    return found.fetchone() is not None
 
 
-def _label(unit: Unit, labels: SetLabels) -> None:
+def queue_labels(
+    unit: Unit, subjects: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+    """Of each (workspace, subject) the queue that people's label names, and the machine's."""
+    wanted = list(subjects)
+    if not wanted:
+        return {}
+    rows = unit.db.execute(
+        "select l.workspace, l.subject, l.layer, l.value from json_each(?) o cross join labels l "
+        "on l.workspace = o.value ->> 0 and l.subject = o.value ->> 1 and l.layer in ('human', 'machine') and l.key = ?",
+        (json_array(wanted), QUEUE_LABEL),
+    ).fetchall()
+    found: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+    for workspace, subject, layer, value in rows:
+        human, machine = found.get((workspace, subject), (None, None))
+        found[(workspace, subject)] = (value, machine) if layer == "human" else (human, value)
+    return found
+
+
+def clear_machine_labels(unit: Unit, workspace: str, subject: str) -> None:
+    """Takes away what the machine said of a subject; people's labels stay."""
+    unit.db.execute(
+        "delete from labels where workspace = ? and subject = ? and layer = 'machine'", (workspace, subject)
+    )
+
+
+def want_retriage(unit: Unit, workspace: str, subject: str) -> None:
+    """Remembers that a subject is to be triaged again when its text is taken in the next time."""
+    unit.db.execute("insert or replace into retriage values (?, ?, ?)", (workspace, subject, unit.now))
+
+
+def take_retriage(unit: Unit, workspace: str, subject: str) -> bool:
+    """Whether a subject is to be triaged again; says so once."""
+    done = unit.db.execute("delete from retriage where workspace = ? and subject = ?", (workspace, subject))
+    return done.rowcount > 0
+
+
+def _label(unit: Unit, workspace: str, labels: SetLabels) -> None:
     for key, value in labels.labels.items():
         if value:
             unit.db.execute(
-                "insert into labels values (?1, ?2, ?3, ?4, ?5) on conflict do update set value = ?4, at = ?5",
-                (labels.subject, labels.layer, key, value, unit.now),
+                "insert into labels values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do update set value = ?5, at = ?6",
+                (workspace, labels.subject, labels.layer, key, value, unit.now),
             )
         else:
             unit.db.execute(
-                "delete from labels where subject = ? and layer = ? and key = ?",
-                (labels.subject, labels.layer, key),
+                "delete from labels where workspace = ? and subject = ? and layer = ? and key = ?",
+                (workspace, labels.subject, labels.layer, key),
             )

@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow
-from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, TokenRow
+from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question
+from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
@@ -44,7 +44,7 @@ class SqliteStore:
         self._readers: list[Connection] = []
         self._free: asyncio.Queue[Connection] = asyncio.Queue()
         self._version = 0
-        self._known_kinds: set[str] = set()
+        self._leased_kinds: dict[str, int] = {}
         self._cache = RowCache()
         self._offset = self._wall_offset()
         self._written_at = clock.monotonic()
@@ -61,7 +61,7 @@ class SqliteStore:
         try:
             self._writer = await connect(self.path)
             await self._writer.run(schema.migrate, str(self.path), self._clock.now())
-            self._known_kinds = await self._writer.run(reads.leased_kinds)
+            self._leased_kinds = await self._writer.run(reads.leased_kinds)
             self._watcher = await connect(self.path, readonly=True)
             self._version = await self._watcher.run(reads.data_version)
             self._quick = await connect(self.path, readonly=True)
@@ -124,9 +124,9 @@ class SqliteStore:
             # Only now: an expired lease must not look alive because this transaction waited for the lock.
             now = self._clock.now()
             foreign = not self._cache.valid_for(reads.data_version(database))
-            work = Transaction(database, now, self.rules, self._known_kinds, self._cache, foreign=foreign)
+            work = Transaction(database, now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
             replies = work.apply(ops)
-            new_kinds = work.new_kinds
+            leased = work.leased
         except BaseException as error:
             database.execute("rollback")
             self._cache.clear()
@@ -134,7 +134,7 @@ class SqliteStore:
             if len(ops) == 1 or isinstance(error, OperationalError):
                 raise
             database.execute("begin immediate")
-            replies, new_kinds = self._one_by_one(database, ops)
+            replies, leased = self._one_by_one(database, ops)
         try:
             database.execute("commit")
         except BaseException as error:
@@ -145,24 +145,24 @@ class SqliteStore:
             raise Unavailable(f"The outcome of this call is unknown: {error}. Look before you repeat it.") from error
         if work is not None:
             work.committed()
-        self._known_kinds |= new_kinds
+        self._leased_kinds |= leased
         return replies
 
-    def _one_by_one(self, database: Database, ops: Sequence[Op]) -> tuple[list[Reply], set[str]]:
+    def _one_by_one(self, database: Database, ops: Sequence[Op]) -> tuple[list[Reply], dict[str, int]]:
         replies: list[Reply] = []
-        new_kinds: set[str] = set()
+        leased: dict[str, int] = {}
         now = self._clock.now()
         for op in ops:
             database.execute("savepoint one")
             try:
-                work = Transaction(database, now, self.rules, self._known_kinds, RowCache())
+                work = Transaction(database, now, self.rules, self._leased_kinds, RowCache())
                 replies += work.apply([op])
-                new_kinds |= work.new_kinds
+                leased |= work.leased
             except BaseException as error:
                 database.execute("rollback to one")
                 replies.append(error)
             database.execute("release one")
-        return replies, new_kinds
+        return replies, leased
 
     async def changed(self) -> bool:
         if self._watcher is None:
@@ -226,29 +226,50 @@ class SqliteStore:
     async def held(self, holder: str) -> list[Job]:
         return await self._read(reads.held, holder)
 
-    async def counts(self) -> list[Counts]:
-        return await self._read(reads.counts)
+    async def matching(self, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
+        return await self._read(reads.matching, where, after, up_to, limit)
+
+    async def count(self, where: JobFilter, after: int, up_to: int) -> int:
+        return await self._read(reads.count, where, after, up_to)
+
+    async def last_id(self) -> int:
+        return await self._find(reads.last_id)
+
+    async def surroundings(self, jobs: Sequence[Job], now: int) -> Surroundings:
+        return await self._find(reads.surroundings, jobs, self.rules.caps, now)
+
+    async def questions(self, job_id: int) -> list[Question]:
+        return await self._find(reads.questions, job_id)
+
+    async def open_questions(self, where: JobFilter, limit: int) -> list[Question]:
+        return await self._read(reads.open_questions, where, limit)
+
+    async def counts(self, workspace: str | None = None) -> list[Counts]:
+        return await self._read(reads.counts, workspace)
+
+    async def states(self, where: JobFilter) -> dict[str, int]:
+        return await self._read(reads.states, where)
 
     async def paused(self) -> set[str]:
         return await self._find(reads.paused)
 
-    async def agents(self) -> list[AgentRow]:
-        return await self._read(reads.agents)
+    async def agents(self, workspace: str | None = None) -> list[AgentRow]:
+        return await self._read(reads.agents, workspace)
 
     async def leased_kinds(self) -> set[str]:
-        return await self._find(reads.leased_kinds)
+        return set(await self._find(reads.leased_kinds))
 
-    async def labels(self, subject: str) -> dict[str, dict[str, str]]:
-        return await self._find(reads.labels, subject)
+    async def labels(self, workspace: str, subject: str) -> dict[str, dict[str, str]]:
+        return await self._find(reads.labels, workspace, subject)
 
     async def tokens(self) -> list[TokenRow]:
         return await self._find(reads.tokens)
 
-    async def documents(self, ids: Sequence[str]) -> list[Document]:
-        return await self._read(reads.documents, ids)
+    async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]:
+        return await self._read(reads.documents, workspace, ids)
 
-    async def vectors(self, model: str | None = None) -> list[tuple[str, str, list[float]]]:
-        return await self._read(reads.vectors, model)
+    async def vectors(self, workspace: str, model: str | None = None) -> list[tuple[str, str, list[float]]]:
+        return await self._read(reads.vectors, workspace, model)
 
     async def processes(self) -> list[ProcessRow]:
         return await self._read(reads.processes)

@@ -15,7 +15,7 @@ import orjson
 from oaken_jobs.errors import NotFound
 from oaken_jobs.kinds import Rules
 from oaken_jobs.lifecycle import allowed
-from oaken_jobs.model import ENQUEUED, Activity, Actor, Attempt, Job
+from oaken_jobs.model import CHILDREN, ENQUEUED, FREE, Activity, Actor, Attempt, Job, Question
 from oaken_jobs.moves import Move
 from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.cache import RowCache
@@ -23,6 +23,7 @@ from oaken_jobs.store.sqlite.driver import Database
 
 JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
 ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+QUESTION_COLUMNS = ", ".join(Question._fields)
 ACTIVITY_COLUMNS = ", ".join(Activity._fields)
 
 JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
@@ -33,6 +34,8 @@ _ACTIVITY = Activity._fields[1:]
 _BEGUN = ("job_id", "epoch", "attempt", "agent", "holder", "nonce", "started_at")
 _PROGRESS = ("job_id", "at", "percent", "message", "epoch")
 _ATTEMPT_KEY = ("job_id", "epoch")
+_TOLD = frozenset(("requeue", "answer", "resume"))
+"""Verbs that are changes although the state may stay what it was."""
 _ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
 
 
@@ -51,20 +54,26 @@ class Unit:
         """Kinds of which a job may have become runnable."""
         self.all_touched = False
         """A job of any kind may have become runnable."""
+        self.freed: set[tuple[str, str]] = set()
+        """(workspace, serial key) of jobs that may have stood in the way of others of the key."""
+        self.parents: set[int] = set()
+        """Jobs whose children may all be final now."""
         self.changes: dict[int, dict[str, Any]] = {}
         self.begun: list[tuple[Any, ...]] = []
         """Attempts that began: (job id, epoch, attempt, agent, holder, nonce, started at)."""
         self.ended: list[tuple[Any, ...]] = []
         """Attempts that ended: job id, epoch, then `_ATTEMPT_END`."""
+        self.bodies: list[tuple[int, str]] = []
+        """Payloads that take the place of others."""
         self.results: list[tuple[int, str]] = []
         self.progress: list[tuple[Any, ...]] = []
         """Steps of trails: (job id, at, percent, message, epoch)."""
         self.activity: list[tuple[Any, ...]] = []
 
-    def known(self, job_id: int) -> Job:
-        """A job that was loaded. Raises `NotFound`."""
+    def known(self, job_id: int, within: str | None) -> Job:
+        """A job that was loaded. Raises `NotFound`, also for one of another workspace than the caller is bound to."""
         job = self.jobs.get(job_id)
-        if job is None:
+        if job is None or (within is not None and job.workspace != within):
             raise NotFound(f"There is no job {job_id}. See the list of jobs for the ids there are.", job_id=job_id)
         return job
 
@@ -92,10 +101,12 @@ class Unit:
         self.load(ids)
         missing: list[int] = []
         for job_id in ids:
+            if job_id in self.payloads:
+                continue
             body = self._cache.payloads.get(job_id)
             if body is not None:
                 self.payloads[job_id] = body
-            elif job_id not in self.payloads:
+            else:
                 missing.append(job_id)
         if missing:
             self.payloads.update(self.db.execute(PAYLOADS_BY_ID, (json_array(missing),)).fetchall())
@@ -107,13 +118,22 @@ class Unit:
     def write(self, before: Job, move: Move, actor: Actor) -> Job:
         """Makes a move: the job as it is afterwards, and the activity row of the change."""
         after = self.set(before, move.changes)
-        if after.state != before.state or after.cancelling != before.cancelling or move.verb == "requeue":
-            # `cancel` of a running job and `requeue` of a queued one change no state, but are changes all the same.
+        if after.state != before.state or after.cancelling != before.cancelling or move.verb in _TOLD:
             assert allowed(move.verb, before.state, after.state), (move.verb, before.state, after.state)
             self.note("job_state_changed", move.verb, before, after, actor)
             if after.state == "queued" or (before.state == "running" and self.rules.caps):
                 self.touched.add(after.kind)
+            if after.serial_key is not None and before.blocked == FREE and after.state != "running":
+                self.freed.add((after.workspace, after.serial_key))
+            if after.parent_id is not None and after.final:
+                self.parents.add(after.parent_id)
+            if after.blocked == CHILDREN:
+                self.parents.add(after.id)
         return after
+
+    def end(self, job: Job, outcome: str, error: str | None = None) -> None:
+        """Ends the attempt a job was in, not by its holder's word."""
+        self.ended.append((job.id, job.epoch, self.now, outcome, error, None, None, None, None, None, None))
 
     def set(self, job: Job, changes: dict[str, Any]) -> Job:
         """Changes columns without a word in the activity."""
@@ -137,11 +157,12 @@ class Unit:
                 after.attempts,
                 after.percent if event == "job_progress" else None,
                 *actor,
+                after.workspace,
             )
         )
 
-    def note_other(self, event: str, verb: str, name: str, actor: Actor) -> None:
-        self.activity.append((self.now, event, verb, None, name, None, None, None, None, None, *actor))
+    def note_other(self, event: str, verb: str, name: str, actor: Actor, workspace: str | None = None) -> None:
+        self.activity.append((self.now, event, verb, None, name, None, None, None, None, None, *actor, workspace))
 
     def flush(self) -> None:
         """Writes what was gathered, so that statements see it."""
@@ -159,6 +180,9 @@ class Unit:
         if self.ended:
             rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
             self.ended = []
+        if self.bodies:
+            rows.insert(db, "insert or replace into payloads", _BODY, self.bodies)
+            self.bodies = []
         if self.results:
             rows.insert(db, "insert or replace into results", _BODY, self.results)
             self.results = []
@@ -172,6 +196,12 @@ class Unit:
     def forget(self) -> None:
         """Jobs were changed behind the back of what is remembered."""
         self._cache.clear()
+
+    def changed_below(self, job_id: int, changes: dict[str, Any]) -> None:
+        """A statement has changed these columns of a job already."""
+        self._cache.jobs.pop(job_id, None)
+        if job_id in self.jobs:
+            self.jobs[job_id] = self.jobs[job_id].having(changes)
 
 
 def json_array(values: Iterable[Any]) -> str:

@@ -1,0 +1,338 @@
+"""Leases: taking jobs, keeping them, and ending them in one of the ways there are."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from oaken_jobs import auth, jsontext, redaction
+from oaken_jobs.activity import Follower
+from oaken_jobs.clock import Clock
+from oaken_jobs.commit import Committer
+from oaken_jobs.dispatch import Dispatcher
+from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, ResultInvalid
+from oaken_jobs.model import AgentRow, Effect, Job, Json, Leased, LeaseRef, Principal, Usage
+from oaken_jobs.moves import Finish
+from oaken_jobs.reading import Reader
+from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_SECONDS, MAX_TEXT
+from oaken_jobs.store.base import Beat, Beaten, Once, Resume, SeeAgents, SeenAgent, Store, Want
+
+_LEASE_ID = re.compile(r"(\d{1,16})-(\d{1,9})-([0-9a-f]{24})", re.ASCII)
+MESSAGE_LIMIT = 256
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What an agent did since it was last written down."""
+
+    name: str
+    workspace: str | None
+    at: int
+    leased: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class Leasing(Reader):
+    """What workers do with jobs."""
+
+    def __init__(self, store: Store, commit: Committer, dispatch: Dispatcher, follower: Follower, clock: Clock) -> None:
+        super().__init__(store, follower, clock)
+        self._commit = commit
+        self._dispatch = dispatch
+        self._seen: dict[str, _Seen] = {}
+        self._leased_kinds: set[str] = set()
+
+    async def lease(
+        self,
+        who: Principal,
+        *,
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        max: int = 1,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0,
+        idempotency_key: str | None = None,
+    ) -> list[Leased]:
+        """Up to `max` jobs for this caller, waiting up to `wait_seconds` for the first. Cancel the call to give up.
+
+        With an idempotency key what was leased stays leased although the caller goes away, and a repeat of the request gets those
+        leases again that still live, and nothing new.
+        """
+        auth.require(who, "lease")
+        not_kinds: tuple[str, ...] = ()
+        if not who.runner:
+            not_kinds = self.rules.internal
+            barred = sorted(set(kinds).intersection(not_kinds)) if kinds else None
+            if barred:
+                raise Forbidden(
+                    f"Jobs of kind {', '.join(barred)} are run by Oaken's own runners alone; lease other kinds."
+                )
+        want = Want(
+            holder=who.holder,
+            agent=who.agent,
+            actor=who.actor,
+            max=max,
+            lease_ms=round(lease_seconds * 1000) if lease_seconds is not None else None,
+            queues=tuple(sorted(set(queues))) if queues is not None else None,
+            kinds=tuple(sorted(set(kinds))) if kinds is not None else None,
+            not_kinds=not_kinds if kinds is None else (),
+            within=who.workspace,
+        )
+        if idempotency_key is not None:
+            asked = (want.agent, want.max, want.lease_ms, want.queues, want.kinds)
+            want.once = once(who, idempotency_key, "lease", *asked)
+        if wait_seconds > 0:
+            self._note(who)  # a request that waits shows that its agent is there
+        leases = await self._dispatch.lease(want, wait_seconds)
+        self._note(who).leased += sum(not lease.replayed for lease in leases)
+        for lease in leases:
+            self._leased_kinds.add(lease.job.kind)
+        return leases
+
+    async def resume(self, who: Principal, *, lease_seconds: float | None = None) -> list[Leased]:
+        """This very agent's own living leases again, each under a new id that makes the old one worthless; for one that has lost its
+        memory. The attempts go on. Raises `InvalidRequest` without an instance: two processes of one name are two agents."""
+        auth.require(who, "lease")
+        if who.instance is None:
+            raise InvalidRequest(
+                f"resume needs an instance: {who.name} may be several processes, and would take each other's leases. Lease and "
+                f"resume as {who.name}/INSTANCE, always the same one."
+            )
+        lease_ms = round(lease_seconds * 1000) if lease_seconds is not None else None
+        leases: list[Leased] = await self._commit.call(Resume(who.holder, who.agent, who.actor, lease_ms))
+        self._note(who)
+        return leases
+
+    async def heartbeat(
+        self,
+        who: Principal,
+        lease_id: str,
+        *,
+        lease_seconds: float | None = None,
+        percent: float | None = None,
+        message: str | None = None,
+        seq: int | None = None,
+        progress: bool = False,
+    ) -> Beaten:
+        """Keeps the lease for its length, or `lease_seconds`, from now; with `progress` also says how far the work is. A report whose
+        `seq` is not above the last one's was told before, and only keeps the lease."""
+        op = self.heartbeat_op(
+            who, lease_id, lease_seconds=lease_seconds, percent=percent, message=message, seq=seq, progress=progress
+        )
+        beaten: Beaten = await self._commit.submit(op)
+        self._note(who, beaten.job.agent)
+        return beaten
+
+    def heartbeat_op(
+        self,
+        who: Principal,
+        lease_id: str,
+        *,
+        lease_seconds: float | None = None,
+        percent: float | None = None,
+        message: str | None = None,
+        seq: int | None = None,
+        progress: bool = False,
+    ) -> Beat:
+        """`heartbeat` as an operation for `finish_many`."""
+        auth.require(who, "lease")
+        if lease_seconds is not None and not 0 < lease_seconds <= MAX_LEASE_SECONDS:
+            raise InvalidRequest(
+                f"lease_seconds {lease_seconds!r} must be more than 0 and at most {MAX_LEASE_SECONDS}."
+            )
+        if percent is not None and not 0 <= percent <= 100:
+            raise InvalidRequest(f"percent {percent!r} must be from 0 to 100.")
+        return Beat(
+            _ref(lease_id),
+            who.holder,
+            who.actor,
+            round(lease_seconds * 1000) if lease_seconds is not None else None,
+            progress,
+            None if percent is None else round(percent),
+            None if message is None else redaction.clean(redaction.error_text(message), MESSAGE_LIMIT),
+            seq,
+            auth.may(who, "read"),
+        )
+
+    def complete_op(
+        self,
+        who: Principal,
+        lease_id: str,
+        result: Json | None = None,
+        usage: Usage | None = None,
+        *,
+        strict: bool = False,
+        effects: tuple[Effect, ...] = (),
+    ) -> Finish:
+        """The work is done. `strict` fails the job at once where the result does not fit its kind."""
+        value = result if result is not None else {}
+        text = jsontext.dump(
+            value,
+            what="result",
+            max_bytes=self.rules.max_result_bytes,
+            setting="[jobs] max_result_bytes",
+            error=ResultInvalid,
+        )
+        auth.require(who, "lease")
+        return Finish(
+            _ref(lease_id),
+            who.holder,
+            who.actor,
+            "complete",
+            value,
+            text,
+            usage,
+            strict=strict,
+            effects=effects,
+            may_read=auth.may(who, "read"),
+        )
+
+    def fail_op(
+        self,
+        who: Principal,
+        lease_id: str,
+        error: str,
+        *,
+        permanent: bool = False,
+        retry_after: float | None = None,
+        usage: Usage | None = None,
+    ) -> Finish:
+        """The attempt failed; secrets in `error` are redacted before it is kept."""
+        delay = _delay_ms(retry_after)
+        text = redaction.error_text(error) or "failed without saying why"
+        return self._finish(who, lease_id, "fail", error=text, permanent=permanent, delay_ms=delay, usage=usage)
+
+    def defer_op(self, who: Principal, lease_id: str, seconds: float) -> Finish:
+        """Not now; the attempt does not count."""
+        return self._finish(who, lease_id, "defer", delay_ms=_delay_ms(seconds))
+
+    def release_op(self, who: Principal, lease_id: str, *, after_children: bool = False) -> Finish:
+        """Gives the job back unharmed, in its original place; with `after_children` not before all its children are final, and its next
+        lease lists them with their results."""
+        return self._finish(who, lease_id, "release", after_children=after_children)
+
+    def ask_op(self, who: Principal, lease_id: str, text: str, *, timeout_seconds: float | None = None) -> Finish:
+        """Asks whoever enqueued the job. The job waits for the answer, at most `timeout_seconds` (else `[jobs] ask_timeout`), and
+        its next lease carries both; the attempt is not counted."""
+        text = redaction.clean(text)
+        if not text.strip() or len(text) > MAX_TEXT:
+            raise InvalidRequest(f"A question has 1 to {MAX_TEXT} characters; this one has {len(text.strip())}.")
+        wait = _delay_ms(timeout_seconds if timeout_seconds is not None else self.rules.ask_timeout)
+        return self._finish(who, lease_id, "ask", question=text, delay_ms=wait)
+
+    def cancelled_op(self, who: Principal, lease_id: str) -> Finish:
+        """The job was asked to stop and has stopped."""
+        return self._finish(who, lease_id, "cancelled")
+
+    def _finish(self, who: Principal, lease_id: str, verb: str, **fields: Any) -> Finish:
+        auth.require(who, "lease")
+        return Finish(_ref(lease_id), who.holder, who.actor, verb, may_read=auth.may(who, "read"), **fields)
+
+    async def finish(self, who: Principal, op: Finish) -> Job:
+        """Ends a lease. Raises `LeaseLost`, `ResultInvalid`, or `Conflict` for a repeat that says something else."""
+        job: Job = await self._commit.submit(op)
+        self._count(who, job)
+        return job
+
+    async def finish_many(self, who: Principal, ops: Sequence[Finish | Beat]) -> list[Job | Beaten | OakenError]:
+        """Many at once, each answered at its place."""
+        replies = await self._commit.call_all(ops)
+        for reply in replies:
+            if isinstance(reply, Job):
+                self._count(who, reply)
+            elif isinstance(reply, Beaten):
+                self._note(who, reply.job.agent)
+            elif isinstance(reply, BaseException) and not isinstance(reply, OakenError):
+                raise reply
+        return replies
+
+    async def complete(
+        self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None
+    ) -> Job:
+        """`complete_op`, carried out."""
+        job: Job = await self._commit.submit(self.complete_op(who, lease_id, result, usage))
+        self._count(who, job)
+        return job
+
+    async def fail(
+        self, who: Principal, lease_id: str, error: str, *, permanent: bool = False, retry_after: float | None = None
+    ) -> Job:
+        """`fail_op`, carried out."""
+        return await self.finish(who, self.fail_op(who, lease_id, error, permanent=permanent, retry_after=retry_after))
+
+    async def defer(self, who: Principal, lease_id: str, seconds: float) -> Job:
+        """`defer_op`, carried out."""
+        return await self.finish(who, self.defer_op(who, lease_id, seconds))
+
+    async def release(self, who: Principal, lease_id: str, *, after_children: bool = False) -> Job:
+        """`release_op`, carried out."""
+        return await self.finish(who, self.release_op(who, lease_id, after_children=after_children))
+
+    async def ask(self, who: Principal, lease_id: str, text: str, *, timeout_seconds: float | None = None) -> Job:
+        """`ask_op`, carried out."""
+        return await self.finish(who, self.ask_op(who, lease_id, text, timeout_seconds=timeout_seconds))
+
+    async def cancelled(self, who: Principal, lease_id: str) -> Job:
+        """`cancelled_op`, carried out."""
+        return await self.finish(who, self.cancelled_op(who, lease_id))
+
+    # What agents did.
+
+    async def agents(self, who: Principal) -> list[AgentRow]:
+        await self.flush()
+        return await super().agents(who)
+
+    def _note(self, who: Principal, agent: str | None = None) -> _Seen:
+        """The agent was there: the instance that leased the job, which a call on its lease does not name."""
+        name = agent or who.agent
+        seen = self._seen.get(name)
+        if seen is None:
+            seen = self._seen[name] = _Seen(who.name, who.workspace, self._clock.now())
+        seen.at = self._clock.now()
+        return seen
+
+    def _count(self, who: Principal, job: Job) -> None:
+        seen = self._note(who, job.agent)
+        if job.state == "succeeded":
+            seen.succeeded += 1
+        elif job.last_error is not None:
+            seen.failed += 1
+
+    async def flush(self) -> None:
+        """Writes down what agents did since the last time."""
+        seen, self._seen = self._seen, {}
+        if seen:
+            rows = [SeenAgent(a, s.name, s.at, s.leased, s.succeeded, s.failed, s.workspace) for a, s in seen.items()]
+            await self._commit.call(SeeAgents(rows))
+
+
+def _delay_ms(seconds: float | None) -> int:
+    """Milliseconds to wait, never longer than can be asked for."""
+    if seconds is None or seconds != seconds:
+        return 0
+    return round(min(max(seconds, 0.0), MAX_SECONDS) * 1000)
+
+
+def _ref(lease_id: str) -> LeaseRef:
+    match = _LEASE_ID.fullmatch(lease_id)
+    if match is None:
+        shown = redaction.clean(lease_id[:40])
+        raise LeaseLost(f"Lease lost: {shown!r} is no lease id. Use the lease_id that a lease gave you, whole.")
+    return LeaseRef(int(match[1]), int(match[2]), match[3])
+
+
+def lease_id_job(lease_id: str) -> int:
+    """The job that a lease id names. Raises `LeaseLost` where it is none."""
+    return _ref(lease_id).job_id
+
+
+def once(who: Principal, key: str, *request: Any) -> Once:
+    """An idempotency key of the caller's, bound to the request it came with."""
+    digest = hashlib.blake2b(orjson.dumps(request, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+    return Once(who.holder, key, digest)

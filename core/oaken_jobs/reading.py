@@ -1,0 +1,281 @@
+"""Reading: what a caller may see of jobs, queues, agents, kinds and subjects."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from oaken_jobs import auth
+from oaken_jobs.activity import Follower
+from oaken_jobs.clock import Clock
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound
+from oaken_jobs.kinds import Kind, Rules
+from oaken_jobs.model import (
+    DEFAULT_WORKSPACE,
+    FINAL,
+    STATES,
+    Activity,
+    AgentRow,
+    Attempt,
+    Job,
+    Page,
+    Principal,
+    ProgressRow,
+    Question,
+    Queue,
+)
+from oaken_jobs.requests import MAX_ID
+from oaken_jobs.store.base import Document, JobFilter, Store
+from oaken_jobs.waits import Wait, waits
+
+ACTIVE = 20
+RECENT = 12
+QUESTIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How things stand: for everyone, or for what one actor enqueued."""
+
+    now: int
+    counts: dict[str, int]
+    """Jobs by state."""
+    active: list[Job]
+    """Running ones, then queued ones, newest first; at most `ACTIVE`."""
+    recent: list[Job]
+    """Final ones, newest first; at most `RECENT`."""
+    questions: list[Question]
+    """Open ones, the longest waiting first; at most `QUESTIONS`."""
+
+
+class Reader:
+    """What callers may read. Every method takes the caller first and checks what it may see."""
+
+    def __init__(self, store: Store, follower: Follower, clock: Clock) -> None:
+        self._store = store
+        self._follower = follower
+        self._clock = clock
+
+    @property
+    def rules(self) -> Rules:
+        return self._store.rules
+
+    def now(self) -> int:
+        """Milliseconds, by the clock that judges leases."""
+        return self._clock.now()
+
+    # Jobs.
+
+    async def get(self, who: Principal, job_id: int) -> Job:
+        """One job. `NotFound` also where an agent asks for one that it has nothing to do with."""
+        return (await self._readable(who, [job_id]))[0]
+
+    async def bodies(self, who: Principal, jobs: Sequence[Job]) -> tuple[dict[int, str], dict[int, str]]:
+        """Payloads and results, as JSON text by job id, of jobs that were read before."""
+        ids = [job.id for job in jobs]
+        return await self._store.payloads(ids), await self._store.results(ids)
+
+    async def result(self, who: Principal, job_id: int) -> str:
+        """The result's JSON text. `NotFound` while there is none."""
+        job = await self.get(who, job_id)
+        text = (await self._store.results([job_id])).get(job_id)
+        if text is None:
+            raise NotFound(f"Job {job_id} has no result; it is {job.state}.", job_id=job_id, state=job.state)
+        return text
+
+    async def list(self, who: Principal, where: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page:
+        """A page of jobs, newest first. An agent sees those that it enqueued, holds or held."""
+        where = self._visible(who, where)
+        mark = mark_of(where)
+        before = read_cursor(cursor, mark, 1)[0] if cursor is not None else None
+        jobs = await self._store.list_jobs(where, before, limit + 1)
+        more = len(jobs) > limit
+        jobs = jobs[:limit]
+        return Page(jobs, cursor_of(mark, jobs[-1].id) if more else None)
+
+    def _visible(self, who: Principal, where: JobFilter) -> JobFilter:
+        """The filter narrowed to what the caller may see. An agent sees jobs that it enqueued, holds or held."""
+        if not auth.may(who, "read"):
+            auth.require(who, "lease")
+            where = replace(where, concerns=who.holder)
+        if who.workspace is not None or where.workspace is not None:
+            where = replace(where, workspace=self._workspace(who, where.workspace))
+        return where
+
+    def _workspace(self, who: Principal, named: str | None) -> str:
+        """The workspace that is meant: the caller's own, the one named, else the default one."""
+        if who.workspace is None:
+            return named or DEFAULT_WORKSPACE
+        if named not in (None, who.workspace):
+            raise Forbidden(
+                f"{who.name} is bound to the workspace {who.workspace}; it sees and touches nothing of {named!r}. "
+                "Leave workspace out, or use another token."
+            )
+        return who.workspace
+
+    async def waits(self, jobs: Sequence[Job]) -> dict[int, list[Wait]]:
+        """By id: why each of these jobs, which were read before, is not running."""
+        now = self.now()
+        around = await self._store.surroundings(jobs, now) if any(job.state == "queued" for job in jobs) else None
+        return {job.id: waits(job, self.rules, around, now) for job in jobs}
+
+    async def snapshot(self, who: Principal, actor: str | None = None) -> Snapshot:
+        """Counts, what is active, what ended last, and what is asked."""
+        where = self._visible(who, JobFilter(actor=actor))
+        counts = await self._store.states(where)
+        active = await self._store.list_jobs(replace(where, states=("running",)), None, ACTIVE)
+        if len(active) < ACTIVE:
+            active += await self._store.list_jobs(replace(where, states=("queued",)), None, ACTIVE - len(active))
+        recent = await self._store.list_jobs(replace(where, states=tuple(sorted(FINAL))), None, RECENT)
+        questions = await self._store.open_questions(where, QUESTIONS)
+        return Snapshot(self.now(), {state: counts.get(state, 0) for state in STATES}, active, recent, questions)
+
+    async def questions(self, who: Principal, job_id: int) -> list[Question]:
+        """All that a job has asked, oldest first."""
+        await self.get(who, job_id)
+        return await self._store.questions(job_id)
+
+    async def attempts(self, who: Principal, job_id: int) -> list[Attempt]:
+        await self.get(who, job_id)
+        return await self._store.attempts(job_id)
+
+    async def progress(self, who: Principal, job_id: int) -> list[ProgressRow]:
+        """The newest 200, oldest first."""
+        await self.get(who, job_id)
+        return await self._store.progress(job_id)
+
+    async def activity(self, who: Principal, job_id: int) -> list[Activity]:
+        await self.get(who, job_id)
+        return await self._store.activity_of(job_id)
+
+    async def children(self, who: Principal, job_id: int, limit: int = 500) -> list[Job]:
+        """Newest first."""
+        await self.get(who, job_id)
+        return await self._store.list_jobs(JobFilter(parent_id=job_id), None, limit)
+
+    async def wait(self, who: Principal, ids: Sequence[int], seconds: float) -> tuple[list[Job], bool]:
+        """The jobs when all are final, or as they are after `seconds`; and whether all are final."""
+        ids = list(dict.fromkeys(ids))
+        wanted = set(ids)
+        changed = asyncio.Event()
+
+        def heard(rows: list[Activity]) -> None:
+            if any(row.job_id in wanted for row in rows):
+                changed.set()
+
+        deadline = asyncio.Event()
+        timer = self._clock.call_later(seconds, lambda: (deadline.set(), changed.set())[0])
+        try:
+            await self._follower.catch_up()
+            with self._follower.listen(heard):
+                await self._follower.ready()
+                while True:
+                    changed.clear()
+                    jobs = await self._readable(who, ids)
+                    final = all(job.final for job in jobs)
+                    if final or deadline.is_set() or seconds <= 0:
+                        return jobs, final
+                    await changed.wait()
+        finally:
+            timer.cancel()
+
+    async def _readable(self, who: Principal, ids: Sequence[int]) -> list[Job]:
+        found = {job.id: job for job in await self._store.jobs(ids)}
+        free = auth.may(who, "read")
+        if not free:
+            auth.require(who, "lease")
+        for job_id in ids:
+            job = found.get(job_id)
+            hidden = job is None or (who.workspace is not None and job.workspace != who.workspace)
+            if hidden or (not free and not await self._store.concerns(job_id, who.holder)):
+                raise NotFound(f"There is no job {job_id}, or not for {who.name}.", job_id=job_id)
+        return [found[job_id] for job_id in ids]
+
+    async def held(self, who: Principal) -> list[Job]:
+        """Jobs this caller holds now, all its instances together."""
+        return await self._store.held(who.holder)
+
+    # Queues, agents, kinds, subjects.
+
+    async def queues(self, who: Principal, *, everything: bool = False) -> list[Queue]:
+        """Configured queues and those that still have jobs; hidden ones only where `everything` is asked for."""
+        self._may_look(who)
+        counts: dict[str, dict[str, int]] = {}
+        for row in await self._store.counts(who.workspace):
+            counts.setdefault(row.queue, {})[row.state] = row.jobs
+        paused = await self._store.paused()
+        rows: list[Queue] = []
+        for name in [*self.rules.queues, *sorted(counts.keys() - self.rules.queues.keys())]:
+            rule = self.rules.queues.get(name)
+            if rule is not None and rule.hidden and not everything:
+                continue
+            rows.append(
+                Queue(
+                    name,
+                    rule.kind if rule else None,
+                    rule.workers if rule else 0,
+                    rule.by_label if rule else False,
+                    rule.hidden if rule else False,
+                    rule is not None,
+                    name in paused,
+                    counts.get(name, {}),
+                )
+            )
+        return rows
+
+    async def agents(self, who: Principal) -> list[AgentRow]:
+        """Agents, last seen first; a caller that is bound to a workspace sees those bound to it."""
+        self._may_look(who)
+        return await self._store.agents(who.workspace)
+
+    def kinds(self, who: Principal) -> list[Kind]:
+        """Kinds that are configured or built in."""
+        self._may_look(who)
+        return [self.rules.kinds[name] for name in sorted(self.rules.kinds)]
+
+    async def labels(self, who: Principal, subject: str, workspace: str | None = None) -> dict[str, dict[str, str]]:
+        """Labels of a subject by layer."""
+        auth.require(who, "read")
+        return await self._store.labels(self._workspace(who, workspace), subject)
+
+    async def documents(self, who: Principal, ids: Sequence[str], workspace: str | None = None) -> list[Document]:
+        """Stored documents with where they came from."""
+        auth.require(who, "read")
+        return await self._store.documents(self._workspace(who, workspace), ids)
+
+    async def vectors(self, who: Principal, workspace: str | None = None) -> list[tuple[str, str, list[float]]]:
+        """(document, model, vector) of all stored vectors."""
+        auth.require(who, "read")
+        return await self._store.vectors(self._workspace(who, workspace))
+
+    def _may_look(self, who: Principal) -> None:
+        if not auth.may(who, "read"):
+            auth.require(who, "lease")
+
+
+def mark_of(*parts: object) -> str:
+    """What binds a cursor to the filters, or the request, it came from."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+
+
+def cursor_of(mark: str, *ids: int) -> str:
+    """A place to go on from, opaque to its caller."""
+    return base64.urlsafe_b64encode(orjson.dumps([*ids, mark])).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, mark: str, count: int) -> list[int]:
+    """The `count` ids of a cursor. Raises `InvalidRequest` for one of other filters."""
+    try:
+        *ids, found = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        ok = found == mark and len(ids) == count and all(type(i) is int and 0 < i <= MAX_ID for i in ids)
+    except (ValueError, TypeError, binascii.Error):
+        ok, ids = False, []
+    if not ok:
+        raise InvalidRequest("cursor: it belongs to other filters or is not one of ours. Start again without a cursor.")
+    return ids

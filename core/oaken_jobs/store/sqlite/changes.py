@@ -1,0 +1,399 @@
+"""What changes jobs that are there: ends of leases, heartbeats, cancelling, requeueing, answers, and what time does to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from oaken_jobs import moves
+from oaken_jobs.errors import Conflict, Forbidden, InvalidRequest, NotFound, OakenError
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import SYSTEM, Actor, Attempt, Effect, Job, SpawnJob, Usage
+from oaken_jobs.moves import Finish
+from oaken_jobs.routing import Route, route
+from oaken_jobs.store.base import (
+    Adopt,
+    Answer,
+    Beat,
+    Beaten,
+    Cancel,
+    Cancelled,
+    Enqueue,
+    Reply,
+    Requeue,
+    RevokeToken,
+    Sweep,
+    TokenRow,
+)
+from oaken_jobs.store.sqlite import blocked, claim, once
+from oaken_jobs.store.sqlite.records import (
+    clear_machine_labels,
+    keep,
+    queue_labels,
+    stored,
+    take_retriage,
+    want_retriage,
+)
+from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, Unit, json_array
+
+Change = Finish | Beat | Cancel | Answer | Adopt | RevokeToken | Sweep
+
+_ATTEMPT = f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? and epoch = ?"
+_HELD = "select 1 from attempts where job_id = ? and holder = ?"
+
+
+def named(ops: Iterable[Any]) -> set[int]:
+    """Ids of the jobs that these operations name."""
+    found: set[int] = set()
+    for op in ops:
+        if isinstance(op, (Finish, Beat)):
+            found.add(op.ref.job_id)
+        elif isinstance(op, (Cancel, Answer, Adopt)):
+            found.add(op.job_id)
+    return found
+
+
+class Changes:
+    """The changes of one transaction. `spawned` gathers the jobs that finishes leave behind."""
+
+    def __init__(self, unit: Unit, rules: Rules) -> None:
+        self._unit = unit
+        self._now = unit.now
+        self._rules = rules
+        self.spawned: list[Enqueue] = []
+
+    def make(self, op: Change) -> Reply:
+        """Carries out one change of jobs that are loaded. Raises its refusal."""
+        if isinstance(op, Finish):
+            return self._finish(op)
+        if isinstance(op, Beat):
+            return self._beat(op)
+        if isinstance(op, Cancel):
+            return self._cancel(op)
+        if isinstance(op, Answer):
+            return self._answer(op)
+        if isinstance(op, Adopt):
+            return self._adopt(op)
+        if isinstance(op, RevokeToken):
+            return self._revoke(op)
+        once.forget(self._unit)
+        return self.sweep(op.limit)
+
+    # What a holder says.
+
+    def _finish(self, op: Finish) -> Reply:
+        job = self._unit.jobs.get(op.ref.job_id)
+        if not moves.holds(job, op.ref, op.holder, self._now):
+            return self._stale(op, job)
+        assert job is not None
+        move = moves.finish(job, op, self._now, self._rules, random.random())
+        after = self._unit.write(job, move, op.actor)
+        if move.outcome is not None:
+            ending = (
+                self._now,
+                move.outcome,
+                move.error,
+                *_spent(op.usage),
+                op.verb,
+                op.body_hash(),
+                move.answer(after),
+            )
+            self._unit.ended.append((job.id, job.epoch, *ending))
+        if move.outcome == "asked":
+            self._unit.db.execute(
+                "insert into questions (job_id, epoch, agent, text, asked_at) values (?, ?, ?, ?, ?)",
+                (job.id, job.epoch, job.agent, op.question, self._now),
+            )
+            self._unit.note("question_asked", "ask", job, after, op.actor)
+        self._leave(move, after)
+        return move.refusal or after
+
+    def _leave(self, move: moves.Move, job: Job) -> None:
+        """Writes what a move leaves behind besides the job's own row."""
+        if move.result_text is not None:
+            self._unit.results.append((job.id, move.result_text))
+        for effect in move.effects:
+            self._effect(effect, job)
+
+    def _effect(self, effect: Effect, job: Job) -> None:
+        if not isinstance(effect, SpawnJob):
+            keep(self._unit, effect, job.workspace)
+            return
+        if effect.unless_document is not None and stored(self._unit, job.workspace, effect.unless_document):
+            return
+        if effect.if_retriage is not None and not take_retriage(self._unit, job.workspace, effect.if_retriage):
+            return
+        kind = self._rules.kinds.get(effect.new.kind)
+        schema = kind.payload_schema if kind else None
+        new = effect.new._replace(
+            parent_id=job.parent_id if job.parent_id is not None else job.id,
+            priority=job.priority,
+            workspace=job.workspace,
+        )
+        self.spawned.append(Enqueue(new, Actor("system", job.kind, "worker"), schema.hash if schema else None))
+
+    def _stale(self, op: Finish, job: Job | None) -> Reply:
+        self._unit.flush()  # an earlier operation of this group may have ended the attempt
+        row = self._unit.db.execute(_ATTEMPT, (op.ref.job_id, op.ref.epoch)).fetchone()
+        attempt = Attempt._make(row) if row else None
+        again = moves.repeat(attempt, job, op)
+        if again is not None:
+            return again
+        kept = job is not None and attempt is not None and moves.worth_keeping(job, attempt, op)
+        if kept and attempt is not None and attempt.late_at is None:
+            self._unit.db.execute(
+                "insert into late_results values (?, ?, ?, ?, ?, ?)",
+                (attempt.job_id, attempt.epoch, op.result_text or "{}", *_spent(op.usage)),
+            )
+            self._unit.db.execute(
+                "update attempts set late_at = ? where job_id = ? and epoch = ?",
+                (self._now, attempt.job_id, attempt.epoch),
+            )
+        return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job), kept=kept)
+
+    def _may_read(self, op: Finish | Beat, job: Job | None) -> bool:
+        """Whether a caller that does not hold the lease may be told who does: it reads all jobs, enqueued this one, or held it."""
+        if job is None or op.may_read or op.holder == job.holder:
+            return True
+        if job.actor_kind != "system" and job.actor_id == op.holder:
+            return True
+        return self._unit.db.execute(_HELD, (job.id, op.holder)).fetchone() is not None
+
+    def _beat(self, op: Beat) -> Reply:
+        job = self._unit.jobs.get(op.ref.job_id)
+        if not moves.holds(job, op.ref, op.holder, self._now):
+            return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job))
+        assert job is not None
+        lease_ms = op.lease_ms or job.lease_ms or 0
+        expires = self._now + lease_ms
+        changes: dict[str, Any] = {"lease_expires": expires}
+        if lease_ms != job.lease_ms:
+            changes["lease_ms"] = lease_ms
+        told = op.progress and (op.seq is None or job.progress_seq is None or op.seq > job.progress_seq)
+        if told:
+            changes["progress_at"] = self._now
+            if op.percent is not None:
+                changes["percent"] = op.percent
+            changes["message"] = op.message if op.message is not None else job.message
+            if op.seq is not None:
+                changes["progress_seq"] = op.seq
+            if job.cancelling:
+                changes["cancel_deadline"] = moves.stop_by(self._now, self._rules)
+            self._unit.progress.append((job.id, self._now, op.percent, op.message, job.epoch))
+        after = self._unit.set(job, changes)
+        if told:
+            self._unit.note("job_progress", "progress", job, after, op.actor)
+        return Beaten(after, expires)
+
+    # What people do.
+
+    def _cancel(self, op: Cancel) -> Reply:
+        job = self._unit.known(op.job_id, op.within)
+        move = moves.cancel(job, self._now, self._rules)
+        if move is None:
+            return Cancelled(job, False)
+        return Cancelled(self._unit.write(job, move, op.actor), True)
+
+    def _answer(self, op: Answer) -> Reply:
+        job = self._unit.known(op.job_id, op.within)
+        if op.own and (job.actor_kind, job.actor_id) != op.actor[:2]:
+            raise Forbidden(
+                f"Job {job.id} asks whoever enqueued it, which is {job.actor_id}; others need the role user to answer.",
+                job_id=job.id,
+            )
+        after = self._unit.write(job, moves.answer(job, self._now), op.actor)
+        self._unit.db.execute(
+            "update questions set answer = ?, answered_at = ?, actor_kind = ?, actor_id = ?, actor_via = ? "
+            "where id = (select max(id) from questions where job_id = ?)",
+            (op.text, self._now, *op.actor, job.id),
+        )
+        return after
+
+    def _adopt(self, op: Adopt) -> Reply:
+        job = self._unit.known(op.job_id, op.within)
+        self._unit.flush()
+        row = self._unit.db.execute(
+            "select body, usage, cost_usd, produced_by from late_results where job_id = ? and epoch = ?",
+            (op.job_id, op.epoch),
+        ).fetchone()
+        if row is None:
+            raise NotFound(
+                f"Attempt {op.epoch} of job {job.id} left no late result. Its attempts say which did (late_result).",
+                job_id=job.id,
+            )
+        usage = Usage(orjson.loads(row[1]) if row[1] else None, row[2], row[3])
+        move = moves.adopt(job, orjson.loads(row[0]), row[0], usage, self._now, self._rules)
+        after = self._unit.write(job, move, op.actor)
+        if move.outcome is not None and job.epoch != op.epoch:
+            self._unit.end(job, move.outcome)
+        self._unit.flush()
+        self._unit.db.execute(
+            "update attempts set outcome = 'adopted', ended_at = coalesce(ended_at, ?), usage = ?, cost_usd = ?, produced_by = ? "
+            "where job_id = ? and epoch = ?",
+            (self._now, *row[1:], job.id, op.epoch),
+        )
+        self._leave(move, after)
+        return after
+
+    def _revoke(self, op: RevokeToken) -> Reply:
+        row = self._unit.db.execute("select * from tokens where name = ?", (op.name,)).fetchone()
+        if row is None:
+            raise NotFound(f"There is no token named {op.name}. See `oaken token list`.")
+        token = TokenRow._make(row)
+        if token.revoked_at is None:
+            token = token._replace(revoked_at=self._now)
+            self._unit.db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
+            self._unit.note_other("token_changed", "revoke", op.name, op.actor, token.workspace)
+        held = self._unit.db.execute(
+            "select id from jobs where state = 'running' and holder = ?", (op.name,)
+        ).fetchall()
+        self._unit.load([row[0] for row in held])
+        for (job_id,) in held:
+            job = self._unit.jobs[job_id]
+            if job.state == "running" and job.holder == op.name:
+                self._unit.write(job, moves.give_back(job, self._now, self._rules), op.actor)
+                self._unit.end(job, "released")
+        return token
+
+    # What time does.
+
+    def sweep(self, limit: int) -> int:
+        """Takes back expired leases, overrules workers that would not stop, ends jobs that expired: at most `limit` of each."""
+        return max(self._lose(limit), self._overrule(limit), self._expire(limit))
+
+    def _due(self, query: str, limit: int) -> list[Job]:
+        self._unit.flush()
+        ids = [row[0] for row in self._unit.db.execute(query, (self._now, limit)).fetchall()]
+        self._unit.load(ids)
+        return [self._unit.jobs[job_id] for job_id in ids]
+
+    def _lose(self, limit: int) -> int:
+        due = self._due(claim.EXPIRED_LEASES, limit)
+        for job in due:
+            move = moves.lose(job, self._now, self._rules, random.random())
+            self._unit.write(job, move, SYSTEM)
+            self._unit.end(job, "lost", move.error)
+        return len(due)
+
+    def _overrule(self, limit: int) -> int:
+        due = self._due(claim.OVERDUE_STOPS, limit)
+        for job in due:
+            move = moves.overrule(job, self._now, self._rules)
+            self._unit.write(job, move, SYSTEM)
+            self._unit.end(job, "overruled", move.error)
+        return len(due)
+
+    def _expire(self, limit: int) -> int:
+        due = self._due(claim.EXPIRED_JOBS, limit)
+        for job in due:
+            self._unit.write(job, moves.expire(job, self._now, self._rules), SYSTEM)
+        return len(due)
+
+    # Requeueing, many at a time.
+
+    def requeue(self, ops: Sequence[Requeue]) -> list[Reply]:
+        """Puts jobs back, each answered at its place; of two that share a key the first one asked for wins."""
+        self._unit.load({op.job_id for op in ops})
+        found = [self._unit.jobs[op.job_id] for op in ops if op.job_id in self._unit.jobs]
+        by_key = live_keys(self._unit, {(j.workspace, j.dedupe_key) for j in found if j.dedupe_key is not None})
+        by_target = live_targets(self._unit, {(j.workspace, j.kind, j.target) for j in found if j.target is not None})
+        replies: list[Reply] = []
+        cleared: list[int] = []
+        for op in ops:
+            try:
+                job = self._unit.known(op.job_id, op.within)
+                to = Route(op.queue, "requeue") if op.queue is not None and op.queue != job.queue else None
+                move = moves.requeue(job, to, self._now)
+                for name, live, key in (
+                    ("dedupe_key", by_key, (job.workspace, job.dedupe_key)),
+                    ("target", by_target, (job.workspace, job.kind, job.target)),
+                ):
+                    _free_for(job, name, live.get(key))
+                if op.retriage:
+                    move.changes.update(self._retriaged(job))
+            except OakenError as refusal:
+                replies.append(refusal)
+                continue
+            if job.dedupe_key is not None:
+                by_key[(job.workspace, job.dedupe_key)] = job.id
+            if job.target is not None:
+                by_target[(job.workspace, job.kind, job.target)] = job.id
+            replies.append(self._unit.write(job, move, op.actor))
+            cleared.append(job.id)
+        if cleared:
+            self._unit.flush()
+            for table in ("results", "progress"):
+                self._unit.db.execute(
+                    f"delete from {table} where job_id in (select value from json_each(?))", (json_array(cleared),)
+                )
+        return replies
+
+    def _retriaged(self, job: Job) -> dict[str, Any]:
+        """Clears the machine's labels of what the job is about, and routes it anew by what people say."""
+        subject = job.subject
+        kind = self._rules.kinds.get(job.kind)
+        if subject is None and kind is not None:
+            self._unit.load_with_payloads([job.id])
+            subject = kind.subject_of(orjson.loads(self._unit.payloads[job.id]))
+            if subject is not None:
+                want_retriage(self._unit, job.workspace, subject)
+        if subject is None:
+            raise InvalidRequest(
+                f"Job {job.id} has no subject, so there is nothing to triage again. Requeue it without retriage.",
+                job_id=job.id,
+            )
+        clear_machine_labels(self._unit, job.workspace, subject)
+        human, machine = None, None
+        if job.subject is not None:
+            labels = queue_labels(self._unit, {(job.workspace, job.subject)})
+            human, machine = labels.get((job.workspace, job.subject), (None, None))
+        to = route(job.kind, human, machine, self._rules.queues)
+        return {"queue": to.queue, "routed_by": to.by}
+
+    def settle(self) -> None:
+        """Writes what was changed, and offers what that has made free."""
+        blocked.offer(self._unit)
+
+
+def live_keys(unit: Unit, keys: set[tuple[str, str]]) -> dict[tuple[Any, ...], int]:
+    """By (workspace, dedupe key): the job that is live with it."""
+    if not keys:
+        return {}
+    rows = unit.db.execute(
+        "select j.workspace, j.dedupe_key, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
+        "and j.dedupe_key = o.value ->> 1 where j.dedupe_key is not null and j.state in ('queued', 'running')",
+        (json_array(keys),),
+    ).fetchall()
+    return {(workspace, key): job_id for workspace, key, job_id in rows}
+
+
+def live_targets(unit: Unit, targets: set[tuple[str, str, str]]) -> dict[tuple[Any, ...], int]:
+    """By (workspace, kind, target): the job that is live with it."""
+    if not targets:
+        return {}
+    rows = unit.db.execute(
+        "select j.workspace, j.kind, j.target, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
+        "and j.kind = o.value ->> 1 and j.target = o.value ->> 2 where j.target is not null "
+        "and j.state in ('queued', 'running')",
+        (json_array(targets),),
+    ).fetchall()
+    return {(workspace, kind, target): job_id for workspace, kind, target, job_id in rows}
+
+
+def _free_for(job: Job, name: str, other: int | None) -> None:
+    if other is not None and other != job.id:
+        raise Conflict(
+            f"Job {job.id} cannot be requeued: job {other} is live with the same {name}. "
+            f"Cancel job {other} first, or leave the work to it.",
+            job_id=job.id,
+            other=other,
+        )
+
+
+def _spent(usage: Usage | None) -> tuple[str | None, float | None, str | None]:
+    if usage is None:
+        return None, None, None
+    return orjson.dumps(usage.usage).decode() if usage.usage is not None else None, usage.cost_usd, usage.produced_by

@@ -1,0 +1,335 @@
+"""What hands jobs out: to lease requests, in their order, and to agents that ask for their own again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from oaken_jobs import moves
+from oaken_jobs.errors import OakenError
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import SYSTEM, Child, Job, Leased, Question
+from oaken_jobs.store.base import Claim, Claimed, Resume, Want
+from oaken_jobs.store.sqlite import blocked, claim, once
+from oaken_jobs.store.sqlite.changes import Changes
+from oaken_jobs.store.sqlite.records import drained
+from oaken_jobs.store.sqlite.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit, json_array
+
+CLAIM_CHARACTERS = 16 << 20
+"""Payload that one claim hands out at most; who wants more asks again."""
+CHILDREN_SHOWN = 1000
+CHILD_CHARACTERS = 1 << 20
+"""Results of children that one lease carries at most; those beyond are read by the child's id."""
+_DUE_SWEEPS_IN_CLAIM = 200
+"""Expired leases, and jobs, that a claim ends before it hands out; the sweep does the rest."""
+_ROUNDS = 100
+"""How often one claim looks again because what it found could not be handed out."""
+_LEASED_AT_MS = 60_000
+"""How exactly it is known when a kind was last leased."""
+
+
+class Claims:
+    """The leases of one transaction. `leased_kinds` says when each kind was last known to be leased (ms)."""
+
+    def __init__(self, unit: Unit, rules: Rules, changes: Changes, leased_kinds: dict[str, int]) -> None:
+        self._unit = unit
+        self._now = unit.now
+        self._rules = rules
+        self._changes = changes
+        self._leased_kinds = leased_kinds
+        self.leased: dict[str, int] = {}
+        """Kinds leased now of which that was not known: the caller adds them to `leased_kinds` once this is committed."""
+        self._tokens: dict[str, bool] = {}
+        """Whether the token of a holder bars it, for those that were looked at."""
+        self._drained: frozenset[str] | None = None
+        self._keys: dict[tuple[str, str], int] = {}
+        """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
+        self._more = False
+        """A claim stopped short of what was there."""
+
+    def claim(self, op: Claim) -> Claimed:
+        """Hands out jobs to waiting requests, in their order."""
+        self._changes.sweep(_DUE_SWEEPS_IN_CLAIM)
+        self._changes.settle()
+        leases: list[list[Leased] | OakenError | None] = []
+        exhausted: set[Any] = set()
+        short: list[Want] = []
+        wants = op.wants
+        at = 0
+        while at < len(wants):
+            # Requests with the same filter that stand one behind the other are served by one pick.
+            first = wants[at]
+            told = self._told(first)
+            if told is not None:
+                leases.append(told.reply)
+                at += 1
+                continue
+            end = at + 1
+            if first.once is None:
+                while (
+                    end < len(wants)
+                    and wants[end].filter == first.filter
+                    and wants[end].once is None
+                    and self._told(wants[end]) is None
+                ):
+                    end += 1
+            run = wants[at:end]
+            at = end
+            handed: list[list[Leased]] = [[] for _ in run] if first.filter in exhausted else self._serve(run)
+            if sum(map(len, handed)) < sum(want.max for want in run):
+                if first.filter not in exhausted:
+                    short.append(first)
+                exhausted.add(first.filter)
+            for want, mine in zip(run, handed, strict=True):
+                if want.once is not None and mine:
+                    names = [(one.job.id, one.job.epoch) for one in mine]
+                    once.remember(self._unit, want.once, orjson.dumps(names).decode())
+            leases.extend(handed)
+        if self._more:
+            return Claimed(leases, self._now)
+        return Claimed(leases, self._next_at(short) if short else None)
+
+    def _told(self, want: Want) -> _Told | None:
+        """The answer of a request that is not served from the lanes."""
+        if self._barred(want):
+            return _Told(None)
+        if want.once is not None:
+            try:
+                answer = once.recall(self._unit, want.once)
+            except OakenError as refusal:
+                return _Told(refusal)
+            if answer is not None:
+                return _Told(self._again(want, orjson.loads(answer)) or None)
+        if self._drained is None:
+            self._drained = drained(self._unit)
+        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
+            return _Told([])
+        if not want.fresh and not self._worth_a_pick(want):
+            return _Told([])
+        return None
+
+    def _again(self, want: Want, names: list[tuple[int, int]]) -> list[Leased]:
+        """Those of the leases that were given under this key that still live."""
+        self._unit.load_with_payloads([job_id for job_id, _ in names])
+        found: list[Leased] = []
+        for job_id, epoch in names:
+            job = self._unit.jobs.get(job_id)
+            if (
+                job is not None
+                and job.state == "running"
+                and job.epoch == epoch
+                and job.holder == want.holder
+                and (job.lease_expires or 0) > self._now
+            ):
+                found.append(self._leased(job)._replace(replayed=True))
+        return found
+
+    def _barred(self, want: Want) -> bool:
+        """Whether the token behind a request was revoked or has expired since the request was let in."""
+        barred = self._tokens.get(want.holder)
+        if barred is None:
+            row = self._unit.db.execute(
+                "select revoked_at, expires_at from tokens where name = ?", (want.holder,)
+            ).fetchone()
+            barred = row is not None and (row[0] is not None or (row[1] is not None and row[1] <= self._now))
+            self._tokens[want.holder] = barred
+        return barred
+
+    def _worth_a_pick(self, want: Want) -> bool:
+        """Whether this group made something runnable that a request asked before might get."""
+        touched = self._unit.touched
+        if self._unit.all_touched or want.kinds is None:
+            return self._unit.all_touched or not touched.issubset(want.not_kinds)
+        return not touched.isdisjoint(want.kinds)
+
+    def _serve(self, run: list[Want]) -> list[list[Leased]]:
+        """What each of some requests with one filter gets."""
+        handed: list[list[Leased]] = [[] for _ in run]
+        place, characters = 0, 0
+        for _ in range(_ROUNDS):
+            left = sum(want.max for want in run) - sum(map(len, handed))
+            if not left:
+                return handed
+            ids, whole = self._pick(run[0], left, characters)
+            nonces = moves.new_nonces(len(ids)) if ids else []
+            for job_id, nonce in zip(ids, nonces, strict=True):
+                while len(handed[place]) == run[place].max:
+                    place += 1
+                handed[place].append(self._hand_out(run[place], self._unit.jobs[job_id], nonce))
+                characters += len(self._unit.payloads[job_id])
+            self._changes.settle()
+            if whole or self._more:
+                return handed
+        self._more = True
+        return handed
+
+    def _pick(self, want: Want, count: int, characters: int) -> tuple[list[int], bool]:
+        """Ids of jobs to hand out now, and whether that is all there is."""
+        lanes = claim.lanes(self._unit.db, _filter(want))
+        found = claim.pick(self._unit.db, lanes, count, self._rules.caps, self._now)
+        self._unit.load_with_payloads(found)
+        fit: list[int] = []
+        whole = True
+        for job_id in self._within_bounds(found, characters):
+            job = self._unit.jobs[job_id]
+            if self._ended(job):
+                whole = False
+            elif whole and not self._key_taken(job):
+                fit.append(job_id)
+            else:
+                # One that cannot be had may have kept its kind's last place from another; so those behind it are looked at again.
+                whole = False
+        return fit, whole and len(fit) == len(found)
+
+    def _within_bounds(self, found: list[int], characters: int) -> list[int]:
+        """As many of the jobs found as one answer may carry; at least one."""
+        room = CLAIM_CHARACTERS - characters
+        for count, job_id in enumerate(found):
+            room -= len(self._unit.payloads[job_id])
+            if room < 0 and (count or characters):
+                self._more = True
+                return found[:count]
+        return found
+
+    def _ended(self, job: Job) -> bool:
+        """Whether the job had to be ended instead: its time is over, or its payload does not fit any more."""
+        if job.expires_at is not None and job.expires_at <= self._now:
+            self._unit.write(job, moves.expire(job, self._now, self._rules), SYSTEM)
+            return True
+        return self._refused(job)
+
+    def _refused(self, job: Job) -> bool:
+        """Whether the job had to be failed because its payload does not fit its kind any more."""
+        kind = self._rules.kinds.get(job.kind)
+        schema = kind.payload_schema if kind else None
+        if schema is None or schema.hash == job.schema_hash:
+            return False
+        problems = schema.problems(orjson.loads(self._unit.payloads[job.id]))
+        if problems:
+            self._unit.write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
+        return bool(problems)
+
+    def _key_taken(self, job: Job) -> bool:
+        """Whether the job's serial key is busy; then all that wait for it are put out of sight. Otherwise it is this job's from now
+        on."""
+        if job.serial_key is None:
+            return False
+        name = (job.workspace, job.serial_key)
+        taken = self._keys.get(name)
+        if taken is None and not blocked.busy(self._unit.db, *name):
+            self._keys[name] = job.id
+            return False
+        self._keys.setdefault(name, 0)
+        blocked.hide(self._unit, *name, taken or 0)
+        return True
+
+    def _hand_out(self, want: Want, job: Job, nonce: str) -> Leased:
+        lease_ms = want.lease_ms or round(self._rules.lease_for(job.kind) * 1000)
+        move = moves.claim(
+            job,
+            agent=want.agent,
+            holder=want.holder,
+            lease_ms=lease_ms,
+            nonce=nonce,
+            now=self._now,
+            rules=self._rules,
+        )
+        after = self._unit.write(job, move, want.actor)
+        self._begin(after, want.agent, want.holder)
+        known = self.leased.get(job.kind) or self._leased_kinds.get(job.kind, 0)
+        if self._now - known >= _LEASED_AT_MS:
+            self.leased[job.kind] = self._now
+            self._unit.db.execute(
+                "insert into leased_kinds values (?1, ?2) on conflict do update set at = max(at, ?2)",
+                (job.kind, self._now),
+            )
+        return self._leased(after)
+
+    def _begin(self, job: Job, agent: str, holder: str) -> None:
+        assert job.nonce is not None
+        self._unit.begun.append((job.id, job.epoch, job.attempts, agent, holder, job.nonce, self._now))
+
+    def _leased(self, job: Job) -> Leased:
+        kind = self._rules.kinds.get(job.kind)
+        lease = Leased(job, self._unit.payloads[job.id], kind.instructions if kind else None)
+        if job.joined:
+            lease = lease._replace(children=self._children(job.id))
+        if job.asked:
+            lease = lease._replace(answers=self._answers(job.id))
+        return lease
+
+    def _children(self, job_id: int) -> tuple[Child, ...]:
+        self._unit.flush()
+        rows = self._unit.db.execute(
+            f"select {JOB_COLUMNS}, (select length(body) from results where job_id = j.id) from jobs j "
+            "where j.parent_id = ? order by j.id limit ?",
+            (job_id, CHILDREN_SHOWN),
+        ).fetchall()
+        room = CHILD_CHARACTERS
+        shown: list[int] = []
+        jobs: list[tuple[Job, bool]] = []
+        for *columns, length in rows:
+            job = Job._make(columns)
+            size = int(length) if length is not None else None
+            fits = size is not None and size <= room
+            if size is not None and fits:
+                room -= size
+                shown.append(job.id)
+            jobs.append((job, size is not None and not fits))
+        results: dict[int, str] = dict(
+            self._unit.db.execute(
+                "select job_id, body from results where job_id in (select value from json_each(?))",
+                (json_array(shown),),
+            ).fetchall()
+        )
+        return tuple(Child(job, results.get(job.id), cut) for job, cut in jobs)
+
+    def _answers(self, job_id: int) -> tuple[Question, ...]:
+        rows = self._unit.db.execute(
+            f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id", (job_id,)
+        ).fetchall()
+        return tuple(Question._make(row) for row in rows)
+
+    def _next_at(self, short: list[Want]) -> int | None:
+        times = [claim.next_run(self._unit.db, claim.lanes(self._unit.db, _filter(want)), self._now) for want in short]
+        times.append(self._unit.db.execute(claim.NEXT_EXPIRY).fetchone()[0])
+        return min((t for t in times if t is not None), default=None)
+
+    def resume(self, op: Resume) -> list[Leased]:
+        """An agent's own living leases again, each under a new id."""
+        self._unit.flush()
+        rows = self._unit.db.execute(
+            "select id from jobs where state = 'running' and holder = ? and agent = ? and lease_expires > ? order by id",
+            (op.holder, op.agent, self._now),
+        ).fetchall()
+        self._unit.load_with_payloads([row[0] for row in rows])
+        found: list[Leased] = []
+        nonces = moves.new_nonces(len(rows)) if rows else []
+        for (job_id,), nonce in zip(rows, nonces, strict=True):
+            job = self._unit.jobs[job_id]
+            move = moves.resume(job, lease_ms=op.lease_ms, nonce=nonce, now=self._now)
+            self._unit.end(job, "resumed")
+            after = self._unit.write(job, move, op.actor)
+            self._begin(after, op.agent, op.holder)
+            found.append(self._leased(after))
+        self._unit.flush()
+        return found
+
+
+class _Told:
+    """An answer that is known, None among the possible ones."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: list[Leased] | OakenError | None) -> None:
+        self.reply = reply
+
+
+def _filter(want: Want) -> dict[str, str | None]:
+    return {
+        "queues": json_array(want.queues) if want.queues is not None else None,
+        "kinds": json_array(want.kinds) if want.kinds is not None else None,
+        "not_kinds": json_array(want.not_kinds) if want.not_kinds else None,
+        "within": want.within,
+    }

@@ -1,0 +1,42 @@
+"""Idempotency keys: the first answer to a request, kept for a day in the transaction that carried it out."""
+
+from __future__ import annotations
+
+from oaken_jobs.errors import IdempotencyConflict
+from oaken_jobs.store.base import IDEMPOTENT_MS, Once
+from oaken_jobs.store.sqlite.unit import Unit
+
+_FORGOTTEN = 500
+"""Keys forgotten at a time."""
+
+
+def recall(unit: Unit, once: Once) -> str | None:
+    """The answer that was kept under this key; None where there is none. Raises `IdempotencyConflict` for another request."""
+    row = unit.db.execute(
+        "select hash, answer from idempotency where holder = ? and key = ? and at > ?",
+        (once.holder, once.key, unit.now - IDEMPOTENT_MS),
+    ).fetchone()
+    if row is None:
+        return None
+    if row[0] != once.hash:
+        raise IdempotencyConflict(
+            f"The idempotency key {once.key!r} was used for another request within the last 24 hours. Use a new key for each new "
+            "request, and the same one only to repeat it unchanged."
+        )
+    return row[1]
+
+
+def remember(unit: Unit, once: Once, answer: str) -> None:
+    """Keeps an answer, at once, so that a repeat in the same group finds it."""
+    unit.db.execute(
+        "insert or replace into idempotency values (?, ?, ?, ?, ?)",
+        (once.holder, once.key, once.hash, unit.now, answer),
+    )
+
+
+def forget(unit: Unit) -> None:
+    """Drops some of the keys that are older than a day."""
+    unit.db.execute(
+        "delete from idempotency where (holder, key) in (select holder, key from idempotency where at <= ? limit ?)",
+        (unit.now - IDEMPOTENT_MS, _FORGOTTEN),
+    )
