@@ -43,7 +43,8 @@ class Deferred(Exception):
 
 class AfterChildren(Exception):
     """Raised by a handler that has enqueued children: the job waits until all of them are final, the attempt not counted.
-    Its next lease lists them with their results, as `job.children`."""
+    Its next lease lists them with their results, as `job.children`. Raised again with nothing new to wait for, the attempt fails.
+    """
 
     def __init__(self) -> None:
         super().__init__("waits for its children")

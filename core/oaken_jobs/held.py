@@ -46,7 +46,8 @@ class HeldLease:
         self._rng = rng
         self._changed = changed
         self._resting = False
-        self._added = 0
+        self.added = 0
+        """Children that its handler has asked for."""
         self._expiry: Timer | None = None
         self._extend(clock.monotonic(), item.lease_seconds)
         self._beats = asyncio.create_task(self._beat())
@@ -75,8 +76,8 @@ class HeldLease:
         """Adds a child of the job, trying again while the lease stands. Under one key, so that a repeat adds no second one."""
         if self.lost:
             raise LeaseLost(f"job {self.item.job_id} is no longer this worker's")
-        self._added += 1
-        key = f"child of {self.item.job_id}, lease {self.item.epoch}, number {self._added}"
+        self.added += 1
+        key = f"child of {self.item.job_id}, lease {self.item.epoch}, number {self.added}"
         said = {"idempotency_key": key, **fields, "parent_id": self.item.job_id}
         failures = 0
         while True:

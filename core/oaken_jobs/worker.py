@@ -42,7 +42,7 @@ from oaken_jobs.handlers import (
     bounded,
 )
 from oaken_jobs.held import HeldLease, backoff, described, passing, within
-from oaken_jobs.model import Json
+from oaken_jobs.model import FINAL, Json
 from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem, misfit
 
@@ -126,7 +126,7 @@ class _Run:
             case Deferred():
                 return Defer(lease_id, bounded(_attribute(outcome, "seconds")) or 0.0)
             case AfterChildren():
-                return Release(lease_id, after_children=True)
+                return _joining(lease)
             case Ask():
                 return _asking(lease_id, outcome)
             case PermanentJobError():
@@ -484,6 +484,14 @@ def _attribute(error: BaseException, name: str) -> object:
 def _completed(lease_id: str, done: Done) -> Ending:
     told = misfit(done)
     return Complete(lease_id, done) if told is None else Fail(lease_id, told, permanent=True)
+
+
+def _joining(lease: HeldLease) -> Ending:
+    """Waits for children; a job that has nothing to wait for, and says so each time, must not go round for ever."""
+    children = lease.item.children
+    if children is not None and not lease.added and all(child.get("state") in FINAL for child in children):
+        return Fail(lease.item.lease_id, "AfterChildren: all its children are final already, and it has added none")
+    return Release(lease.item.lease_id, after_children=True)
 
 
 def _asking(lease_id: str, outcome: Ask) -> Ending:

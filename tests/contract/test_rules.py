@@ -42,13 +42,15 @@ KINDS = {
     "fragile": (Kind("fragile", on_lost="fail"), ModelKind(on_lost="fail")),
     "mail": (Kind("mail"), ModelKind("mail")),
     "picky": (Kind("picky", result_schema=NUMBERS), ModelKind(picky=True)),
+    "listed": (Kind("listed", retry_delays=(1, 61)), ModelKind(delays=(1_000, 61_000))),
 }
 RULES = Rules(
     kinds={name: kind for name, (kind, _) in KINDS.items()},
     queues={"default": QueueRule("default"), "mail": QueueRule("mail", kind="mail"), "late": QueueRule("late")},
     backoff_jitter=0.0,
+    cancel_grace=40,
 )
-TERMS = Terms({name: kind for name, (_, kind) in KINDS.items()})
+TERMS = Terms({name: kind for name, (_, kind) in KINDS.items()}, cancel_grace=40_000)
 QUEUES = tuple(RULES.queues)
 
 

@@ -76,7 +76,6 @@ ENDS: list[tuple[str, Any, dict[str, Any]]] = [
     ("raises", ValueError("boom"), {"state": "queued", "last_error": "ValueError: boom", "attempts": 1}),
     ("gives up", PermanentJobError("never"), {"state": "failed", "reason": "permanent"}),
     ("defers", Deferred(60), {"state": "queued", "deferrals": 1, "attempts": 0}),
-    ("waits for children it does not have", AfterChildren(), {"state": "queued", "attempts": 0, "joined": 1}),
     ("asks", Ask("Which?", 60), {"state": "queued", "attempts": 0, "question": "Which?", "asked": 1}),
     ("exits", SystemExit(3), {"state": "queued", "attempts": 1}),
 ]
@@ -279,9 +278,21 @@ async def test_a_handler_inside_the_process_hands_out_parts_and_puts_their_resul
     assert [(child.priority, child.workspace, child.actor_id) for child in children] == [(7, "lab", "runner")] * 2
 
 
+async def test_a_handler_that_waits_for_children_it_does_not_have_is_out_of_attempts_in_the_end(bench: Bench) -> None:
+    @bench.handlers.handler("act")
+    async def act(job: JobContext) -> None:
+        raise AfterChildren
+
+    await bench.start()
+    job = await bench.world.add("act", max_attempts=1)
+    found = await bench.ended(job.id)
+    assert (found.state, found.reason, found.epoch) == ("failed", "out_of_attempts", 2)
+
+
 async def test_a_handler_inside_the_process_asks_and_is_told(bench: Bench) -> None:
     @bench.handlers.handler("paint")
     async def paint(job: JobContext) -> dict[str, Any]:
+        bench.running.append(job)
         if job.answers is None:
             raise Ask("Which colour?")
         with pytest.raises(InvalidRequest, match="colour: unknown field"):
@@ -290,8 +301,8 @@ async def test_a_handler_inside_the_process_asks_and_is_told(bench: Bench) -> No
 
     await bench.start()
     job = await bench.world.add("paint")
-    while (await bench.world.job(job.id)).question is None:
-        await asyncio.sleep(0.002)
+    await until(lambda: bool(bench.running))
+    await bench.state(job.id, "queued")
     await bench.world.jobs.answer(ME, job.id, "Blue.")
     assert (await bench.ended(job.id)).state == "succeeded"
     assert await bench.world.jobs.result(ME, job.id) == '{"colour":"Blue."}'

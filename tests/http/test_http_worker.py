@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +212,36 @@ async def test_a_handler_asks_and_goes_on_with_the_answer(server: Service, batch
             await client.answer(job_id, f"Number {job_id}.")
         jobs = [await ended(client, job_id) for job_id in ids]
     assert [job["result"] for job in jobs] == [{"colour": f"Number {job_id}."} for job_id in ids]
+
+
+async def test_the_example_of_the_readme_asks_splits_its_job_and_puts_it_together(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = re.search(r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    assert example is not None
+    monkeypatch.setenv("OAKEN_URL", server.url)
+    monkeypatch.setenv("OAKEN_TOKEN", await server.token("writer", "agent"))
+    names: dict[str, Any] = {}
+    exec(example[1], names)
+    worker: Worker = names["worker"]
+
+    @worker.handler("chapter")
+    async def chapter(job: JobContext) -> dict[str, Any]:
+        return {"text": job.payload["title"].upper()}
+
+    client = await server.client("ann", "user")
+    running = asyncio.ensure_future(worker.run_async())
+    job_id = (await client.enqueue("report", {"chapters": ["a", "b"]}))["job"]["id"]
+
+    async def asks() -> bool:
+        return (await client.job(job_id))["job"]["question"] is not None
+
+    await eventually(asks)
+    await client.answer(job_id, "Ann")
+    job = await ended(client, job_id)
+    await worker.stop()
+    await running
+    assert job["result"] == {"for": "Ann", "chapters": [{"text": "A"}, {"text": "B"}]}
 
 
 async def test_a_cancelled_job_is_stopped_by_its_worker(server: Service) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.shapes import CAPS, KINDS, NOW, SHAPES
-from oaken_jobs.store.sqlite import blocked, claim, rows, schema, unit
+from oaken_jobs.store.sqlite import blocked, changes, claim, rows, schema, unit
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
 
 FILTER = {"queues": None, "kinds": None, "not_kinds": None, "within": None}
@@ -38,7 +38,10 @@ HOT: dict[str, tuple[str, Any]] = {
         {"w": "default", "s": "key-1", "q": "default", "k": "work", "p": 50, "now": NOW},
     ),
     "firsts of a serial key": (blocked.FIRSTS_OF_KEY, {"w": "default", "s": "key-1"}),
-    "due ones of a serial key": (blocked.HIDE, {"w": "default", "s": "key-1", "now": NOW, "taken": 0}),
+    "due ones of a serial key": (
+        blocked.HIDE,
+        {"w": "default", "s": "key-1", "q": "default", "k": "work", "p": 50, "now": NOW, "taken": 0},
+    ),
     "parents without live children": (blocked.CHILDLESS, ("[1,2]",)),
     "next expiry": (claim.NEXT_EXPIRY, ()),
     "jobs by id": (unit.JOBS_BY_ID, ("[1,2,3]",)),
@@ -51,14 +54,8 @@ HOT: dict[str, tuple[str, Any]] = {
         rows._update("attempts", ("job_id", "epoch"), ("outcome",), (False, False, False), 4),
         [1, 1, "lost"] * 4,
     ),
-    "dedupe": (
-        "select id from jobs where workspace = ? and dedupe_key = ? and state in ('queued', 'running')",
-        ("default", "k"),
-    ),
-    "target": (
-        "select id from jobs where workspace = ? and kind = ? and target = ? and state in ('queued', 'running')",
-        ("default", "work", "t"),
-    ),
+    "live dedupe keys": (changes.LIVE_KEYS, ('[["default","k"]]',)),
+    "live targets": (changes.LIVE_TARGETS, ('[["default","work","t"]]',)),
 }
 TABLES = ("jobs", "payloads", "attempts", "j")
 

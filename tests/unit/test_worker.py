@@ -29,6 +29,7 @@ from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending,
 from oaken_jobs.worker import Worker
 
 LEASE = 60.0
+NOTHING = "AfterChildren: all its children are final already, and it has added none"
 
 
 class Store:
@@ -468,7 +469,31 @@ async def test_a_handler_sees_its_children_and_answers_or_none_where_it_never_wa
     house.store.add()
     house.store.add(children=[{"id": 7}], answers=[{"text": "Which?", "answer": "That."}])
     await soon(house.worker().drain())
-    assert sorted(seen, key=str) == [(None, None), ([{"id": 7}], [{"text": "Which?", "answer": "That."}])][::-1]
+    assert sorted(seen, key=str) == [(None, None), ([{"id": 7}], [{"text": "Which?", "answer": "That."}])]
+
+
+@pytest.mark.parametrize(
+    ("children", "adds", "expected"),
+    [
+        (None, False, Release("1-1-x", after_children=True)),
+        ([{"id": 7, "state": "failed"}, {"id": 8, "state": "running"}], False, Release("1-1-x", after_children=True)),
+        ([{"id": 7, "state": "failed"}], True, Release("1-1-x", after_children=True)),
+        ([{"id": 7, "state": "failed"}], False, Fail("1-1-x", NOTHING)),
+        ([], False, Fail("1-1-x", NOTHING)),
+    ],
+)
+async def test_a_job_does_not_wait_over_and_over_for_children_that_are_final(
+    house: House, children: Any, adds: bool, expected: Ending
+) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        if adds:
+            await job.enqueue("part")
+        raise AfterChildren
+
+    lease_id = house.store.add(children=children)
+    await soon(house.worker().drain())
+    assert house.store.of(lease_id) == [expected]
 
 
 async def test_children_are_added_to_the_job_under_keys_of_their_own_and_tried_again(house: House) -> None:

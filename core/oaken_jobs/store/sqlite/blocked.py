@@ -7,6 +7,8 @@ of each lane again. So a blocked job always has a running one of its key, or an 
 
 from __future__ import annotations
 
+from typing import Any
+
 from oaken_jobs.model import CHILDREN, FREE, SERIAL, Job
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import Unit, json_array
@@ -36,7 +38,9 @@ select (select id from jobs where {_HIDDEN} and queue = q and kind = k and prior
 
 HIDE = f"""
 update jobs set blocked = {SERIAL} where id in (
-  select id from jobs where {_OF_KEY} and blocked = {FREE} and run_at <= :now and id <> :taken limit {BATCH}) returning id"""
+  select id from jobs where {_OF_KEY} and blocked = {FREE} and queue = :q and kind = :k and priority = :p and run_at <= :now
+    and id <> :taken limit {BATCH}) returning id"""
+"""The due jobs of a key in one lane, but for one."""
 
 CHILDLESS = """
 select value from json_each(?) where not exists (
@@ -54,14 +58,17 @@ def behind(database: Database, job: Job) -> bool:
     assert job.serial_key is not None
     if busy(database, job.workspace, job.serial_key):
         return True
-    lane = {"w": job.workspace, "s": job.serial_key, "q": job.queue, "k": job.kind, "p": job.priority}
-    return database.execute(BEFORE, {**lane, "now": job.run_at}).fetchone() is not None
+    return database.execute(BEFORE, {**_lane(job), "now": job.run_at}).fetchone() is not None
 
 
-def hide(unit: Unit, workspace: str, key: str, taken: int) -> None:
-    """Takes the due jobs of a busy key out of sight, but for the one that was just `taken` (0 for none)."""
-    bound = {"w": workspace, "s": key, "now": unit.now, "taken": taken}
-    for (job_id,) in unit.db.execute(HIDE, bound).fetchall():
+def _lane(job: Job) -> dict[str, Any]:
+    return {"w": job.workspace, "s": job.serial_key, "q": job.queue, "k": job.kind, "p": job.priority}
+
+
+def hide(unit: Unit, job: Job, taken: int) -> None:
+    """Takes a job whose key is busy out of sight, and all of the key that are due in its lane, but for the one that was just `taken`
+    (0 for none)."""
+    for (job_id,) in unit.db.execute(HIDE, {**_lane(job), "now": unit.now, "taken": taken}).fetchall():
         unit.changed_below(job_id, {"blocked": SERIAL})
 
 

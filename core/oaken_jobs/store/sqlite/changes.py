@@ -358,15 +358,21 @@ class Changes:
         blocked.offer(self._unit)
 
 
+LIVE_KEYS = (
+    "select j.workspace, j.dedupe_key, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
+    "and j.dedupe_key = o.value ->> 1 where j.dedupe_key is not null and j.state in ('queued', 'running')"
+)
+LIVE_TARGETS = (
+    "select j.workspace, j.kind, j.target, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
+    "and j.kind = o.value ->> 1 and j.target = o.value ->> 2 where j.target is not null and j.state in ('queued', 'running')"
+)
+
+
 def live_keys(unit: Unit, keys: set[tuple[str, str]]) -> dict[tuple[Any, ...], int]:
     """By (workspace, dedupe key): the job that is live with it."""
     if not keys:
         return {}
-    rows = unit.db.execute(
-        "select j.workspace, j.dedupe_key, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
-        "and j.dedupe_key = o.value ->> 1 where j.dedupe_key is not null and j.state in ('queued', 'running')",
-        (json_array(keys),),
-    ).fetchall()
+    rows = unit.db.execute(LIVE_KEYS, (json_array(keys),)).fetchall()
     return {(workspace, key): job_id for workspace, key, job_id in rows}
 
 
@@ -374,12 +380,7 @@ def live_targets(unit: Unit, targets: set[tuple[str, str, str]]) -> dict[tuple[A
     """By (workspace, kind, target): the job that is live with it."""
     if not targets:
         return {}
-    rows = unit.db.execute(
-        "select j.workspace, j.kind, j.target, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
-        "and j.kind = o.value ->> 1 and j.target = o.value ->> 2 where j.target is not null "
-        "and j.state in ('queued', 'running')",
-        (json_array(targets),),
-    ).fetchall()
+    rows = unit.db.execute(LIVE_TARGETS, (json_array(targets),)).fetchall()
     return {(workspace, kind, target): job_id for workspace, kind, target, job_id in rows}
 
 

@@ -66,14 +66,16 @@ class Claims:
                 at += 1
                 continue
             end = at + 1
-            if first.once is None:
-                while (
-                    end < len(wants)
-                    and wants[end].filter == first.filter
-                    and wants[end].once is None
-                    and self._told(wants[end]) is None
-                ):
-                    end += 1
+            keys = {first.once}
+            while (
+                end < len(wants)
+                and wants[end].filter == first.filter
+                # A repeat that came in the same moment is answered after the first, from what that got.
+                and (wants[end].once is None or wants[end].once not in keys)
+                and self._told(wants[end]) is None
+            ):
+                keys.add(wants[end].once)
+                end += 1
             run = wants[at:end]
             at = end
             handed: list[list[Leased]] = [[] for _ in run] if first.filter in exhausted else self._serve(run)
@@ -94,6 +96,12 @@ class Claims:
         """The answer of a request that is not served from the lanes."""
         if self._barred(want):
             return _Told(None)
+        if self._drained is None:
+            self._drained = drained(self._unit)
+        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
+            return _Told([])
+        if not want.fresh and not self._worth_a_pick(want):
+            return _Told([])
         if want.once is not None:
             try:
                 answer = once.recall(self._unit, want.once)
@@ -101,12 +109,6 @@ class Claims:
                 return _Told(refusal)
             if answer is not None:
                 return _Told(self._again(want, orjson.loads(answer)) or None)
-        if self._drained is None:
-            self._drained = drained(self._unit)
-        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
-            return _Told([])
-        if not want.fresh and not self._worth_a_pick(want):
-            return _Told([])
         return None
 
     def _again(self, want: Want, names: list[tuple[int, int]]) -> list[Leased]:
@@ -211,8 +213,7 @@ class Claims:
         return bool(problems)
 
     def _key_taken(self, job: Job) -> bool:
-        """Whether the job's serial key is busy; then all that wait for it are put out of sight. Otherwise it is this job's from now
-        on."""
+        """Whether the job's serial key is busy; then it is put out of sight. Otherwise the key is this job's from now on."""
         if job.serial_key is None:
             return False
         name = (job.workspace, job.serial_key)
@@ -221,7 +222,7 @@ class Claims:
             self._keys[name] = job.id
             return False
         self._keys.setdefault(name, 0)
-        blocked.hide(self._unit, *name, taken or 0)
+        blocked.hide(self._unit, job, taken or 0)
         return True
 
     def _hand_out(self, want: Want, job: Job, nonce: str) -> Leased:
