@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -289,6 +289,15 @@ def _fields(model: type[BaseModel]) -> str:
     return ", ".join(model.model_fields) or "no fields"
 
 
+def _inner(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """The model of the object that a path leads to, as far as there is one."""
+    for name in path:
+        field = model.model_fields.get(name)
+        options = [field.annotation, *get_args(field.annotation)] if field is not None else []
+        model = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), model)
+    return model
+
+
 def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
     """One finding in our words. Values are the caller's own and cut short."""
     location = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained-"))]
@@ -297,8 +306,9 @@ def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
     ctx: dict[str, Any] = error.get("ctx", {})
     shown = _named(error.get("input"))
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(location[-1], list(model.model_fields), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {_fields(model)}"
+        inner = _inner(model, location[:-1])
+        near = difflib.get_close_matches(location[-1], list(inner.model_fields), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {_fields(inner)}"
         return {"field": field[:100], "problem": f"unknown field; {hint}"}
     if kind == "missing":
         return {"field": field, "problem": "is required"}
