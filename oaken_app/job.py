@@ -185,6 +185,8 @@ def wait(
 ) -> None:
     """Wait until all jobs have ended. Exit code 1 if one did not succeed, 3 if time ran out."""
 
+    noted: set[int] = set()
+
     async def act(client: Client) -> dict[str, Any]:
         left = seconds
         while True:
@@ -192,6 +194,12 @@ def wait(
             part = min(left, 30.0)
             told = await client.wait(job_ids, part)
             left -= part
+            for job in told["jobs"]:
+                if job["question"] is not None and job["id"] not in noted:
+                    noted.add(job["id"])
+                    typer.echo(
+                        f"Note: job {job['id']} asks and waits; `oaken job answer {job['id']} TEXT` tells it.", err=True
+                    )
             if told["final"] or left <= 0:
                 return told
 

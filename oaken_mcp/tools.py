@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import anyio
 
-from oaken_jobs import views
+from oaken_jobs import auth, views
 from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
 from oaken_jobs.leasing import lease_id_job
@@ -99,7 +99,7 @@ async def enqueue(to: Context, given: arguments.Enqueue) -> Json:
     if job.final:
         bodies += await _bodies(to, [(job, shown)], "result")
     else:
-        answer["next"] = _asking([job]) or f"Call wait with job_id {job.id} for its result."
+        answer["next"] = _asking(to, [job]) or f"Call wait with job_id {job.id} for its result."
     if bodies:
         answers.fill(answer, bodies)
     return answer
@@ -164,15 +164,16 @@ async def status(to: Context, given: arguments.Status) -> Json:
         return await _part(to, job, given.part, given.offset)
     shown, bodies = to.job(job, (await to.core.jobs.waits([job]))[job.id])
     answer: Json = {"job": shown}
-    if following := _asking([job]):
+    if following := _asking(to, [job]):
         answer["next"] = following
     answers.fill(answer, [*bodies, *await _bodies(to, [(job, shown)], "payload", "result")])
     return answer
 
 
-def _asking(jobs: Sequence[Job]) -> str | None:
-    """What is to be done where some of these jobs ask a question."""
-    asking = [str(job.id) for job in jobs if job.question is not None]
+def _asking(to: Context, jobs: Sequence[Job]) -> str | None:
+    """What the caller may do where some of these jobs ask a question."""
+    free = auth.may(to.who, "manage")
+    asking = [str(job.id) for job in jobs if job.question is not None and (free or job.actor_id == to.who.name)]
     if not asking:
         return None
     if len(asking) == 1:
@@ -226,9 +227,10 @@ async def _overview(to: Context) -> Json:
     ]
     if questions:
         answer["questions"] = answers.compact(questions, 2_500)
-        answer["next"] = (
-            "Jobs ask and wait: call answer with job_id and text where you know; status shows a whole question."
-        )
+        if auth.may(to.who, "manage"):
+            answer["next"] = (
+                "Jobs ask and wait: call answer with job_id and text if you know; status shows all of a question."
+            )
     waiting = await to.briefs([job for job in now.active if job.state == "queued"], answers.WAITING)
     if waiting := [row for row in waiting if "waits" in row]:
         answer["waiting"] = answers.compact(waiting[:RECENT], 2_000)
@@ -288,7 +290,7 @@ async def wait(to: Context, given: arguments.WaitFor) -> Json:
         answer["jobs"] = answers.compact(await to.briefs(jobs, answers.WAITED), answers.LIMIT - 2_000)
         shown = list(zip(jobs, answer["jobs"], strict=True))
     if not final:
-        asking = _asking(jobs)
+        asking = _asking(to, jobs)
         answer["next"] = (
             f"{asking} Then call wait again."
             if asking

@@ -74,22 +74,21 @@ class HeldLease:
 
     async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
         """Adds a child of the job, trying again while the lease stands. Under one key, so that a repeat adds no second one."""
-        if self.lost:
-            raise LeaseLost(f"job {self.item.job_id} is no longer this worker's")
         self.added += 1
         key = f"child of {self.item.job_id}, lease {self.item.epoch}, number {self.added}"
         said = {"idempotency_key": key, **fields, "parent_id": self.item.job_id}
         failures = 0
-        while True:
+        while not self.lost:
             try:
                 return await within(self._clock, self.seconds / 3, self._transport.enqueue(kind, payload, said))
             except Exception as error:
                 failures += 1
-                if not passing(error) or self.lost:
+                if not passing(error):
                     raise
                 told = described(error)
                 log.warning("a child of job %d could not be added yet, trying again: %s", self.item.job_id, told)
             await self._clock.sleep(backoff(failures, self._rng))
+        raise LeaseLost(f"job {self.item.job_id} is no longer this worker's")
 
     def rest(self) -> None:
         """No more beats. What remains of the lease is for finishing."""

@@ -471,6 +471,7 @@ async def test_a_question_is_shown_and_answered(server: Service) -> None:
     assert re.search(r"^waits +asks a question; goes on without an answer in 7 d$", card.out, re.MULTILINE)
     assert f"`oaken job answer {job_id} TEXT` tells it" in card.err
     assert "asks: Which colour?" in (await call("job", "list", "--asking")).out
+    assert f"`oaken job answer {job_id} TEXT` tells it" in (await call("job", "wait", job_id, "--seconds", "0")).err
     asked = await call("job", "questions", job_id)
     assert re.search(r"bot +Which colour\? +\(open\)$", asked.out, re.MULTILINE)
     shown = await call("snapshot", "--actor", "eve")

@@ -437,6 +437,15 @@ async def test_an_agent_answers_only_what_its_own_jobs_ask(door: Door) -> None:
         [lease] = (await call("lease"))["leases"]
         await call("release", lease_id=lease["lease_id"], question="Which?")
         assert "no job 1" in await worker.refused("answer", job_id=1, text="Mine.")
+        await call("answer", job_id=1, text="That.")
+        [lease] = (await worker("lease"))["leases"]
+        part = (await worker("enqueue", kind="part", lease_id=lease["lease_id"]))["job"]["id"]
+        await worker("release", lease_id=lease["lease_id"], question="And now?")
+        assert "next" not in await worker("status", job_id=1), "its own question is for others to answer"
+        [lease] = (await call("lease", kinds="part"))["leases"]
+        await call("release", lease_id=lease["lease_id"], question="Which part?")
+        assert f"call answer with job_id {part}" in (await worker("status", job_id=part))["next"]
+        assert (await worker("answer", job_id=part, text="This."))["job"]["state"] == "queued"
 
 
 async def test_a_job_that_waits_for_its_children_comes_back_with_their_results(door: Door) -> None:

@@ -107,7 +107,7 @@ class Changes:
                 "insert into questions (job_id, epoch, agent, text, asked_at) values (?, ?, ?, ?, ?)",
                 (job.id, job.epoch, job.agent, op.question, self._now),
             )
-            self._unit.note("question_asked", "ask", job, after, op.actor)
+            self._unit.note("question_asked", "ask", after, after, op.actor)
         self._leave(move, after)
         return move.refusal or after
 

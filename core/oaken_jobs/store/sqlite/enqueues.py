@@ -17,6 +17,15 @@ from oaken_jobs.store.sqlite.records import queue_labels
 from oaken_jobs.store.sqlite.unit import Unit
 
 
+_NOTHING: dict[str, Any] = dict.fromkeys(Job._fields) | Job._field_defaults
+
+
+def _kept(reply: Enqueued) -> str:
+    """An answer as it is kept: a few hundred characters, since there may be one for each job of a day."""
+    columns = {name: value for name, value in reply.job._asdict().items() if value is not None}
+    return orjson.dumps((reply.created, columns)).decode()
+
+
 class Enqueues:
     """The new jobs of one transaction."""
 
@@ -56,8 +65,7 @@ class Enqueues:
                 reply = refusal
             else:
                 if op.once is not None and not reply.replayed:
-                    answer = orjson.dumps({"created": reply.created, "job": reply.job._asdict()}).decode()
-                    once.remember(self._unit, op.once, answer)
+                    once.remember(self._unit, op.once, _kept(reply))
             replies[place] = reply
         if self._jobs:
             self._unit.add(self._jobs)
@@ -68,8 +76,8 @@ class Enqueues:
         answer = once.recall(self._unit, op.once) if op.once is not None else None
         if answer is None:
             return None
-        told = orjson.loads(answer)
-        return Enqueued(Job(**told["job"]), told["created"], replayed=True)
+        created, columns = orjson.loads(answer)
+        return Enqueued(Job(**_NOTHING | columns), created, replayed=True)
 
     def _workspace(self, op: Enqueue) -> str:
         """Where the job belongs; with its parent. Raises what is wrong with the parent."""
