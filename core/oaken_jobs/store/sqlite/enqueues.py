@@ -16,7 +16,6 @@ from oaken_jobs.store.sqlite.changes import live_keys, live_targets
 from oaken_jobs.store.sqlite.records import queue_labels
 from oaken_jobs.store.sqlite.unit import Unit
 
-
 _NOTHING: dict[str, Any] = dict.fromkeys(Job._fields) | Job._field_defaults
 
 
