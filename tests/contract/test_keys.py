@@ -246,3 +246,11 @@ async def test_what_was_leased_under_a_key_waits_for_a_caller_that_went_away(wor
     # Whichever was first, the repeat has the job, and nobody else.
     assert [one.job.id for one in found] == [job.id]
     await world.none(OTHER)
+
+
+async def test_a_drained_agent_gets_again_what_it_was_given_under_its_key(world: World) -> None:
+    job = await world.add()
+    await world.take(idempotency_key="i")
+    await world.jobs.agents(ME)
+    await world.jobs.drain(ME, "worker")
+    assert (await world.take(idempotency_key="i")).job.id == job.id

@@ -96,10 +96,6 @@ class Claims:
         """The answer of a request that is not served from the lanes."""
         if self._barred(want):
             return _Told(None)
-        if self._drained is None:
-            self._drained = drained(self._unit)
-        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
-            return _Told([])
         if not want.fresh and not self._worth_a_pick(want):
             return _Told([])
         if want.once is not None:
@@ -109,6 +105,10 @@ class Claims:
                 return _Told(refusal)
             if answer is not None:
                 return _Told(self._again(want, orjson.loads(answer)) or None)
+        if self._drained is None:
+            self._drained = drained(self._unit)
+        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
+            return _Told([])
         return None
 
     def _again(self, want: Want, names: list[tuple[int, int]]) -> list[Leased]:
