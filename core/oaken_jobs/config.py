@@ -133,6 +133,13 @@ class RunnerSettings(_Section):
     """How long jobs may go on after a stop was asked for."""
 
 
+class SchedulerSettings(_Section):
+    """`[scheduler]`. Seconds."""
+
+    catch_up_spread: float = _number(60, 0, 3600)
+    """Over how long the runs of many late schedules are spread after a start."""
+
+
 class LogSettings(_Section):
     """`[log]`."""
 
@@ -153,6 +160,7 @@ class Settings(_Section):
     queues: dict[str, QueueSettings] = Field(default_factory=dict[str, QueueSettings])
     kinds: dict[str, KindSettings] = Field(default_factory=dict[str, KindSettings])
     runner: RunnerSettings = Field(default_factory=RunnerSettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
@@ -162,6 +170,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "server": ServerSettings,
     "jobs": JobsSettings,
     "runner": RunnerSettings,
+    "scheduler": SchedulerSettings,
     "log": LogSettings,
 }
 _NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
@@ -247,6 +256,7 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         recovery_grace=jobs.recovery_grace,
         cancel_grace=jobs.cancel_grace,
         ask_timeout=jobs.ask_timeout,
+        catch_up_spread=settings.scheduler.catch_up_spread,
         unknown_kinds=jobs.unknown_kinds,
         max_payload_bytes=jobs.max_payload_bytes,
         max_result_bytes=jobs.max_result_bytes,

@@ -112,6 +112,7 @@ class Rules:
     recovery_grace: float = 20
     cancel_grace: float = 300
     ask_timeout: float = 7 * 86_400
+    catch_up_spread: float = 60
     unknown_kinds: Literal["accept", "reject"] = "accept"
     max_payload_bytes: int = 1 << 20
     max_result_bytes: int = 1 << 20

@@ -25,6 +25,7 @@ from oaken_jobs.model import (
     NewJob,
     ProgressRow,
     Question,
+    Schedule,
     SetLabels,
 )
 from oaken_jobs.moves import Finish
@@ -53,6 +54,8 @@ class Enqueue:
     within: str | None = None
     """The workspace that the caller is bound to."""
     once: Once | None = None
+    queue: str | None = None
+    """Where a schedule puts it; otherwise routing decides."""
 
 
 @dataclass(slots=True)
@@ -216,6 +219,41 @@ class Recover:
 
 
 @dataclass(slots=True)
+class PutSchedule:
+    """Adds or changes a schedule. Reply: `(Schedule, whether anything changed)`."""
+
+    schedule: Schedule
+    actor: Actor
+
+
+@dataclass(slots=True)
+class RemoveSchedule:
+    """Removes a schedule. Reply: None; `NotFound` where there is none."""
+
+    workspace: str
+    name: str
+    actor: Actor
+
+
+@dataclass(slots=True)
+class FireOne:
+    """Enqueues the job of a schedule now. Reply: `Enqueued`; `NotFound` where there is none."""
+
+    workspace: str
+    name: str
+    actor: Actor
+
+
+@dataclass(slots=True)
+class Fire:
+    """Enqueues the jobs of schedules that are due, the longest due first, at most `limit`, and moves these on. Reply: how many
+    (`int`). Where many are late, their jobs are spread over `spread_ms`."""
+
+    spread_ms: int
+    limit: int = 500
+
+
+@dataclass(slots=True)
 class AddToken:
     """Stores a token's hash. Reply: `TokenRow`; `Conflict` where the name was ever used."""
 
@@ -304,6 +342,10 @@ Op = (
     | Answer
     | Adopt
     | Drain
+    | PutSchedule
+    | RemoveSchedule
+    | FireOne
+    | Fire
     | SetPaused
     | KeepLabels
     | Sweep
@@ -324,6 +366,7 @@ Reply = (
     | bool
     | int
     | TokenRow
+    | tuple[Schedule, bool]
     | list[ProcessRow]
     | BaseException
     | None
@@ -495,6 +538,14 @@ class Store(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
+
+    async def schedules(self, workspace: str | None = None) -> list[Schedule]:
+        """By workspace and name."""
+        ...
+
+    async def next_schedule(self) -> int | None:
+        """When the next schedule is due (ms); None where there is none."""
+        ...
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]: ...
 
