@@ -13,6 +13,7 @@ from oaken_jobs.dispatch import Dispatcher
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.kinds import Rules
 from oaken_jobs.maintenance import Maintenance
+from oaken_jobs.pruning import Pruner
 from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
 from oaken_jobs.store.base import Store
@@ -43,6 +44,7 @@ class Core:
         self.tokens = Tokens(store, self.commit, clock)
         self.schedules = Schedules(store, self.commit)
         self.scheduler = Scheduler(store, self.commit, clock)
+        self.pruner = Pruner(store, self.commit, clock)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self._foreign
@@ -67,9 +69,11 @@ class Core:
         """Begins what every long-lived process does, whichever it is."""
         await self.maintenance.start()
         await self.scheduler.start()
+        await self.pruner.start()
 
     async def stop_duties(self) -> None:
         """Ends them, after what is in flight."""
+        await self.pruner.stop()
         await self.scheduler.stop()
         await self.maintenance.stop()
 

@@ -30,6 +30,11 @@ class Loop:
         self._task: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a long tick should come to its end."""
+        return self.state == "stopping"
+
     async def start(self) -> None:
         """Begins; the first tick comes after one pause. Nothing happens if it runs already; while it stops, waits for the stop."""
         while self.state == "stopping" and self._task is not None:

@@ -212,6 +212,16 @@ class Sweep:
 
 
 @dataclass(slots=True)
+class Prune:
+    """Forgets jobs that ended before `before` (ms), with all that belongs to them, and other old activity, at most `limit` of each; the
+    newest `replayable` rows of activity stay. Reply: how many of the sort of which there were more (`int`)."""
+
+    before: int
+    replayable: int
+    limit: int
+
+
+@dataclass(slots=True)
 class Recover:
     """Lets no running lease end before `grace_ms` from now, nor outlast its own length. Reply: how many run (`int`)."""
 
@@ -349,6 +359,7 @@ Op = (
     | SetPaused
     | KeepLabels
     | Sweep
+    | Prune
     | Recover
     | AddToken
     | RevokeToken

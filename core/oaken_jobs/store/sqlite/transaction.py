@@ -26,6 +26,7 @@ from oaken_jobs.store.base import (
     FireOne,
     KeepLabels,
     Op,
+    Prune,
     PutSchedule,
     Recover,
     Register,
@@ -45,6 +46,7 @@ from oaken_jobs.store.sqlite.changes import Changes, named
 from oaken_jobs.store.sqlite.claims import Claims
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.enqueues import Enqueues
+from oaken_jobs.store.sqlite.prune import prune
 from oaken_jobs.store.sqlite.records import administer
 from oaken_jobs.store.sqlite.unit import Unit
 
@@ -59,6 +61,7 @@ _STAGES: dict[type, int] = {
     SetPaused: _ADMINISTER,
     KeepLabels: _ADMINISTER,
     Drain: _ADMINISTER,
+    Prune: _ADMINISTER,
     PutSchedule: _ADMINISTER,
     RemoveSchedule: _ADMINISTER,
     Sweep: _CHANGE,
@@ -135,6 +138,8 @@ class Transaction:
     def _administer(self, op: Any) -> Reply:
         if isinstance(op, PutSchedule):
             return schedules.put(self._unit, op)
+        if isinstance(op, Prune):
+            return prune(self._unit, op)
         if isinstance(op, RemoveSchedule):
             schedules.remove(self._unit, op)
             return None

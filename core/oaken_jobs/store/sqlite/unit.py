@@ -198,6 +198,11 @@ class Unit:
         """Jobs were changed behind the back of what is remembered."""
         self._cache.clear()
 
+    def gone(self, job_id: int) -> None:
+        """A statement has deleted a job."""
+        self._cache.jobs.pop(job_id, None)
+        self.jobs.pop(job_id, None)
+
     def changed_below(self, job_id: int, changes: dict[str, Any]) -> None:
         """A statement has changed these columns of a job already."""
         self._cache.jobs.pop(job_id, None)
