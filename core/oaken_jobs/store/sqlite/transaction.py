@@ -104,14 +104,14 @@ class Transaction:
             self._unit.load(named(op for _, op in stages[_CHANGE]))
             for place, op in stages[_CHANGE]:
                 replies[place] = _attempt(self._changes.make, op)
-            self._changes.settle()
+            self._changes.settle(parents=False)
         if stages[_REQUEUE]:
             _put(replies, stages[_REQUEUE], self._changes.requeue([op for _, op in stages[_REQUEUE]]))
-            self._changes.settle()
+            self._changes.settle(parents=False)
         added = stages[_ENQUEUE] + [(-1, op) for op in self._changes.spawned]
         if added:
             _put(replies, added, self._enqueues.add([op for _, op in added]))
-            self._unit.flush()
+        self._changes.settle()
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
