@@ -147,7 +147,9 @@ class Tokens:
             raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
         if row.expires_at is not None and row.expires_at <= self._clock.now():
             raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
-        return Principal(Actor(row.kind, row.name, via), frozenset(row.roles.split(",")), workspace=row.workspace)
+        return Principal(
+            Actor(row.kind, row.name, via), frozenset(row.roles.split(",")), workspace=row.workspace, by_token=True
+        )
 
     def forget(self) -> None:
         """Says that another process may have changed tokens."""

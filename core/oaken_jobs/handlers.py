@@ -13,7 +13,7 @@ from oaken_jobs.errors import LeaseLost
 from oaken_jobs.held import HeldLease
 from oaken_jobs.model import Json
 from oaken_jobs.redaction import clean
-from oaken_jobs.requests import MAX_SECONDS, MAX_TEXT
+from oaken_jobs.requests import MAX_QUESTION, MAX_SECONDS
 from oaken_jobs.transport import WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -54,15 +54,15 @@ class Ask(Exception):
     """Raised by a handler: a question to whoever enqueued the job. The job waits for the answer, at most `timeout_seconds` (unless
     given, as the server says), the attempt not counted. Its next lease carries question and answer, as `job.answers`.
 
-    Raises ValueError for a text that is empty or over 20,000 characters, and for a time that is not more than 0.
+    Raises ValueError for a text that is empty or over 4,000 characters, and for a time that is not more than 0.
     """
 
     def __init__(self, text: str, timeout_seconds: float | None = None) -> None:
         super().__init__("asks a question")
         self.text = clean(text)
         self.timeout_seconds = bounded(timeout_seconds)
-        if not self.text.strip() or len(self.text) > MAX_TEXT:
-            raise ValueError(f"a question has 1 to {MAX_TEXT} characters; this one has {len(self.text.strip())}")
+        if not self.text.strip() or len(self.text) > MAX_QUESTION:
+            raise ValueError(f"a question has 1 to {MAX_QUESTION} characters; this one has {len(self.text.strip())}")
         if self.timeout_seconds == 0:
             raise ValueError(f"a question waits more than 0 seconds for its answer; this one {timeout_seconds}")
 

@@ -37,6 +37,10 @@ BULK_CALL = 5000
 """Jobs that one such call looks at; then it answers with a cursor to go on from."""
 
 
+_PRIVATE: tuple[str, ...] = ("title", "tags", "subject", "question", "last_error", "message", "agent", "usage")
+"""Columns of a job that an agent which has nothing to do with it does not learn."""
+
+
 class Bulk(NamedTuple):
     """What a call on all jobs that match a filter did. `matched` counts from where it began; `remaining` is what it did not get to."""
 
@@ -60,10 +64,9 @@ class Jobs(Leasing):
 
     async def enqueue(self, who: Principal, request: NewJobRequest) -> Enqueued:
         """Adds a job, or returns the live one with the same dedupe key or target."""
-        enqueued: Enqueued = await self._commit.submit(self._enqueue_op(who, request))
-        if enqueued.job.kind in self._leased_kinds:
-            return enqueued
-        return await self._warned(enqueued)
+        op = self._enqueue_op(who, request)
+        enqueued: Enqueued = await self._commit.submit(op)
+        return await self._told(who, op, enqueued)
 
     async def enqueue_many(
         self, who: Principal, requests: Sequence[NewJobRequest | OakenError]
@@ -82,13 +85,16 @@ class Jobs(Leasing):
         replies = iter(await self._commit.call_all([p for p in prepared if isinstance(p, Enqueue)]))
         answers: list[Enqueued | OakenError] = []
         for one in prepared:
-            answer = next(replies) if isinstance(one, Enqueue) else one
-            if isinstance(answer, Enqueued):
-                if answer.job.kind not in self._leased_kinds:
-                    answer = await self._warned(answer)
-            elif not isinstance(answer, OakenError):
-                raise answer
-            answers.append(answer)
+            if isinstance(one, OakenError):
+                answers.append(one)
+                continue
+            reply = next(replies)
+            if isinstance(reply, Enqueued):
+                answers.append(await self._told(who, one, reply))
+            elif isinstance(reply, OakenError):
+                answers.append(reply)
+            else:
+                raise reply
         return answers
 
     def _enqueue_op(self, who: Principal, request: NewJobRequest) -> Enqueue:
@@ -144,6 +150,28 @@ class Jobs(Leasing):
         if request.idempotency_key is not None:
             op.once = once(who, request.idempotency_key, "enqueue", *new)
         return op
+
+    async def _told(self, who: Principal, op: Enqueue, enqueued: Enqueued) -> Enqueued:
+        """The answer as its caller may have it, with what it should know."""
+        if not enqueued.created:
+            return await self._told_of_other(who, op, enqueued)
+        if enqueued.job.kind in self._leased_kinds:
+            return enqueued
+        return await self._warned(enqueued)
+
+    async def _told_of_other(self, who: Principal, op: Enqueue, enqueued: Enqueued) -> Enqueued:
+        """A job that was there: somebody else's, perhaps."""
+        job = enqueued.job
+        if op.held_by is not None and not await self._store.concerns(job.id, who.holder):
+            # An agent may learn that the work is under way, and nothing else of it.
+            enqueued = enqueued._replace(job=job.having(dict.fromkeys(_PRIVATE)))
+        if op.new.parent_id is not None and job.parent_id != op.new.parent_id:
+            warning = (
+                f"Job {job.id} was there already and is no child of job {op.new.parent_id}: a release with after_children does not "
+                "wait for it."
+            )
+            enqueued = enqueued._replace(warning=warning)
+        return enqueued
 
     async def _warned(self, enqueued: Enqueued) -> Enqueued:
         kind = enqueued.job.kind

@@ -19,7 +19,7 @@ from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, 
 from oaken_jobs.model import AgentRow, Effect, Job, Json, Leased, LeaseRef, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.reading import Reader
-from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_SECONDS, MAX_TEXT
+from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_QUESTION, MAX_SECONDS
 from oaken_jobs.store.base import Beat, Beaten, Once, Resume, SeeAgents, SeenAgent, Store, Want
 
 _LEASE_ID = re.compile(r"(\d{1,16})-(\d{1,9})-([0-9a-f]{24})", re.ASCII)
@@ -83,6 +83,7 @@ class Leasing(Reader):
             kinds=tuple(sorted(set(kinds))) if kinds is not None else None,
             not_kinds=not_kinds if kinds is None else (),
             within=who.workspace,
+            by_token=who.by_token,
         )
         if idempotency_key is not None:
             asked = (want.agent, want.max, want.lease_ms, want.queues, want.kinds)
@@ -158,6 +159,7 @@ class Leasing(Reader):
             None if message is None else redaction.clean(redaction.error_text(message), MESSAGE_LIMIT),
             seq,
             auth.may(who, "read"),
+            who.workspace,
         )
 
     def complete_op(
@@ -191,6 +193,7 @@ class Leasing(Reader):
             strict=strict,
             effects=effects,
             may_read=auth.may(who, "read"),
+            within=who.workspace,
         )
 
     def fail_op(
@@ -221,8 +224,8 @@ class Leasing(Reader):
         """Asks whoever enqueued the job. The job waits for the answer, at most `timeout_seconds` (else `[jobs] ask_timeout`), and
         its next lease carries both; the attempt is not counted."""
         text = redaction.clean(text)
-        if not text.strip() or len(text) > MAX_TEXT:
-            raise InvalidRequest(f"A question has 1 to {MAX_TEXT} characters; this one has {len(text.strip())}.")
+        if not text.strip() or len(text) > MAX_QUESTION:
+            raise InvalidRequest(f"A question has 1 to {MAX_QUESTION} characters; this one has {len(text.strip())}.")
         wait = _delay_ms(timeout_seconds if timeout_seconds is not None else self.rules.ask_timeout)
         return self._finish(who, lease_id, "ask", question=text, delay_ms=wait)
 
@@ -232,7 +235,9 @@ class Leasing(Reader):
 
     def _finish(self, who: Principal, lease_id: str, verb: str, **fields: Any) -> Finish:
         auth.require(who, "lease")
-        return Finish(_ref(lease_id), who.holder, who.actor, verb, may_read=auth.may(who, "read"), **fields)
+        return Finish(
+            _ref(lease_id), who.holder, who.actor, verb, may_read=auth.may(who, "read"), within=who.workspace, **fields
+        )
 
     async def finish(self, who: Principal, op: Finish) -> Job:
         """Ends a lease. Raises `LeaseLost`, `ResultInvalid`, or `Conflict` for a repeat that says something else."""

@@ -80,6 +80,8 @@ class Principal:
     instance: str | None = None
     runner: bool = False
     workspace: str | None = None
+    by_token: bool = False
+    """It came with a token, which may have been revoked since."""
 
     @property
     def name(self) -> str:
@@ -317,8 +319,10 @@ class Leased(NamedTuple):
     instructions: str | None = None
     children: tuple[Child, ...] | None = None
     """Of a job that has waited for its children, oldest first."""
+    children_more: int = 0
+    """How many there are beyond those listed."""
     answers: tuple[Question, ...] | None = None
-    """Of a job that has asked, oldest first."""
+    """Of a job that has asked: its latest questions, oldest first."""
     replayed: bool = False
     """An earlier answer again: this request's idempotency key was used before."""
 

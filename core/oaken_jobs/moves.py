@@ -57,6 +57,8 @@ class Finish:
     effects: tuple[Effect, ...] = ()
     may_read: bool = False
     """The caller may read any job, and be told who holds it."""
+    within: str | None = None
+    """The workspace that the caller is bound to."""
 
     def body_hash(self) -> str:
         """Tells two finishes of one lease apart, for a repeat must say the same."""
@@ -114,10 +116,10 @@ def lease_lost(
 ) -> LeaseLost:
     """The refusal for a lease that is not current, saying why only to those who may read the job. `kept` says that the result that
     came with it is kept with its attempt."""
-    if job is None:
-        return LeaseLost(f"Lease lost: there is no job {ref.job_id}. Lease new work.", job_id=ref.job_id)
     if not may_read:
         return LeaseLost("Lease lost: this lease is not yours, or no longer current. Lease new work.")
+    if job is None:
+        return LeaseLost(f"Lease lost: there is no job {ref.job_id}. Lease new work.", job_id=ref.job_id)
     if job.state != "running":
         why = f"job {job.id} is {job.state}"
     elif job.epoch == ref.epoch and job.holder == holder and (job.lease_expires or 0) <= now:
@@ -271,9 +273,9 @@ def answer(job: Job, now: int) -> Move:
     return Move("answer", {"question": None, "run_at": now})
 
 
-def adopt(job: Job, result: Json, result_text: str, usage: Usage | None, now: int, rules: Rules) -> Move:
-    """Takes a late result as the job's, whoever has it now. Raises `Conflict` where it has succeeded, `ResultInvalid` where the
-    result does not fit its kind."""
+def adopt(job: Job, agent: str, result: Json, result_text: str, usage: Usage | None, now: int, rules: Rules) -> Move:
+    """Takes a late result, which is `agent`'s, as the job's, whoever has it now. Raises `Conflict` where it has succeeded,
+    `ResultInvalid` where the result does not fit its kind."""
     if job.state not in sources("adopt"):
         raise Conflict(f"Job {job.id} has succeeded; its result stands.", job_id=job.id, state=job.state)
     kind = rules.kinds.get(job.kind)
@@ -284,6 +286,7 @@ def adopt(job: Job, result: Json, result_text: str, usage: Usage | None, now: in
             errors=problems,
         )
     done = _succeeded(job, kind, result, result_text, usage, (), now)
+    done.changes.update(agent=agent, last_error=None)
     return done._replace(verb="adopt", outcome="superseded" if job.state == "running" else None)
 
 

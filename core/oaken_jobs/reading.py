@@ -94,10 +94,16 @@ class Reader:
         where = self._visible(who, where)
         mark = mark_of(where)
         before = read_cursor(cursor, mark, 1)[0] if cursor is not None else None
+        if before == 0:
+            raise InvalidRequest("cursor: it is not one of ours. Start again without a cursor.")
         jobs = await self._store.list_jobs(where, before, limit + 1)
         more = len(jobs) > limit
         jobs = jobs[:limit]
         return Page(jobs, cursor_of(mark, jobs[-1].id) if more else None)
+
+    def cursor(self, who: Principal, where: JobFilter, last: Job) -> str:
+        """From where a list goes on after this job."""
+        return cursor_of(mark_of(self._visible(who, where)), last.id)
 
     def _visible(self, who: Principal, where: JobFilter) -> JobFilter:
         """The filter narrowed to what the caller may see. An agent sees jobs that it enqueued, holds or held."""
@@ -137,7 +143,7 @@ class Reader:
         return Snapshot(self.now(), {state: counts.get(state, 0) for state in STATES}, active, recent, questions)
 
     async def questions(self, who: Principal, job_id: int) -> list[Question]:
-        """All that a job has asked, oldest first."""
+        """What a job has asked, the newest 200, oldest first."""
         await self.get(who, job_id)
         return await self._store.questions(job_id)
 
@@ -273,7 +279,7 @@ def read_cursor(cursor: str, mark: str, count: int) -> list[int]:
     """The `count` ids of a cursor. Raises `InvalidRequest` for one of other filters."""
     try:
         *ids, found = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        ok = found == mark and len(ids) == count and all(type(i) is int and 0 < i <= MAX_ID for i in ids)
+        ok = found == mark and len(ids) == count and all(type(i) is int and 0 <= i <= MAX_ID for i in ids)
     except (ValueError, TypeError, binascii.Error):
         ok, ids = False, []
     if not ok:

@@ -25,8 +25,10 @@ MAX_PAGE = 500
 DEFAULT_PAGE = 50
 MAX_WAIT_SECONDS = 60
 MAX_LEASES = 1000
+MAX_QUESTION = 4_000
+"""The longest question, in characters: it is shown with its job in every list."""
 MAX_TEXT = 20_000
-"""The longest question or answer, in characters."""
+"""The longest answer, in characters."""
 MAX_AMOUNT = 1e15
 """The most of anything that one attempt can have used."""
 
@@ -80,6 +82,7 @@ Workspace = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
 Key = Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=255)]
 Line = Annotated[str, BeforeValidator(_single_line), Field(max_length=200)]
 Text = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_TEXT)]
+QuestionText = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_QUESTION)]
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Moment = Annotated[int, PlainValidator(_moment)]
@@ -196,7 +199,7 @@ class ReleaseRequest(Request):
 class AskRequest(Request):
     """A question to whoever enqueued the job, which waits for the answer, at most `timeout_seconds`."""
 
-    text: Text
+    text: QuestionText
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
 
 

@@ -172,6 +172,8 @@ def leased(lease: Leased, rules: Rules, now: int) -> Json:
         shown["instructions"] = lease.instructions
     if lease.children is not None:
         shown["children"] = [child(one, rules, now) for one in lease.children]
+        if lease.children_more:
+            shown["children_more"] = lease.children_more
     if lease.answers is not None:
         shown["answers"] = [question(one) for one in lease.answers]
     return shown

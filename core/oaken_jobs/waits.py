@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import CHILDREN, Job
+from oaken_jobs.model import CHILDREN, SERIAL, Job
 from oaken_jobs.store.base import Surroundings
 
 
@@ -43,6 +43,8 @@ def waits(job: Job, rules: Rules, around: Surroundings | None, now: int) -> list
         if busy is not None:
             other, agent = busy
             found.append(Wait("serial", f"job {other} of the same serial key runs ({agent} has it)"))
+        elif job.blocked == SERIAL:
+            found.append(Wait("serial", "another job of the same serial key goes before it"))
     if not found and _nobody(job, around, now):
         found.append(_no_agent(job, rules, around, now))
     return found

@@ -176,7 +176,8 @@ class Model:
             soonest = self.now + self.terms.recovery_grace
             job.lease_expires = max(soonest, longest)
             if job.cancel_deadline is not None:
-                job.cancel_deadline = max(soonest, job.cancel_deadline)
+                at_most = self.now + self.terms.cancel_grace
+                job.cancel_deadline = max(soonest, min(job.cancel_deadline, at_most))
 
     # Adding jobs.
 

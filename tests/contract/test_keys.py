@@ -99,8 +99,9 @@ async def test_ten_thousand_jobs_of_a_busy_key_do_not_hide_one_behind_them(world
         await world.jobs.enqueue_many(ME, [_new(serial_key="s", priority=900, delay_seconds=1)] * 1000)
     behind = await world.add(priority=1)
     world.clock.advance(2)
-    first, second = await world.jobs.lease(AGENT, max=2)
-    assert (first.job.serial_key, second.job.id) == ("s", behind.id)
+    # One claim goes only so far, and then lets others have their turn.
+    found = [one for _ in range(3) for one in await world.jobs.lease(AGENT, max=2)]
+    assert [(one.job.serial_key, one.job.id) for one in found] == [("s", found[0].job.id), (None, behind.id)]
 
 
 def _new(**fields: object) -> NewJobRequest:

@@ -228,7 +228,7 @@ async def test_a_repeated_question_is_asked_once(world: World) -> None:
 async def test_a_question_or_answer_without_words_or_with_too_many_is_refused(world: World, text: str) -> None:
     await world.add()
     lease = await world.take()
-    with pytest.raises(InvalidRequest, match="1 to 20000 characters"):
+    with pytest.raises(InvalidRequest, match="1 to 4000 characters"):
         await world.jobs.ask(AGENT, lease.lease_id, text)
     await world.jobs.ask(AGENT, lease.lease_id, "Which?")
     with pytest.raises(InvalidRequest, match="1 to 20000 characters"):

@@ -22,8 +22,9 @@ HOT: dict[str, tuple[str, Any]] = {
     "lanes": (claim.LANES, FILTER),
     "lanes of some": (
         claim.LANES,
-        {"queues": '["default"]', "kinds": '["work"]', "not_kinds": '["x"]', "within": "default"},
+        {"queues": '["default"]', "kinds": '["work"]', "not_kinds": '["x"]', "within": None},
     ),
+    "lanes of a workspace": (claim.LANES_WITHIN, FILTER | {"within": "default"}),
     "head of a lane": (claim.HEAD, (*LANE, NOW, 10)),
     "first of each lane": (claim.FIRSTS, {"lanes": LANES, "now": NOW}),
     "heads of lanes": (claim.HEADS, MANY),
@@ -40,7 +41,7 @@ HOT: dict[str, tuple[str, Any]] = {
     "firsts of a serial key": (blocked.FIRSTS_OF_KEY, {"w": "default", "s": "key-1"}),
     "due ones of a serial key": (
         blocked.HIDE,
-        {"w": "default", "s": "key-1", "q": "default", "k": "work", "p": 50, "now": NOW, "taken": 0},
+        {"w": "default", "s": "key-1", "now": NOW, "taken": 0},
     ),
     "parents without live children": (blocked.CHILDLESS, ("[1,2]",)),
     "next expiry": (claim.NEXT_EXPIRY, ()),

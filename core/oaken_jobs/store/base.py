@@ -73,6 +73,8 @@ class Want:
     within: str | None = None
     """The only workspace it may take from."""
     once: Once | None = None
+    by_token: bool = False
+    """The holder is a token's name; a revoked one gets nothing."""
     fresh: bool = True
     """Asked for the first time, or after a signal. Otherwise it can get only what this very group made runnable."""
 
@@ -120,6 +122,8 @@ class Beat:
     seq: int | None = None
     may_read: bool = False
     """The caller may read any job, and be told who holds it."""
+    within: str | None = None
+    """The workspace that the caller is bound to."""
 
 
 class Beaten(NamedTuple):
@@ -495,7 +499,7 @@ class Store(Protocol):
     async def surroundings(self, jobs: Sequence[Job], now: int) -> Surroundings: ...
 
     async def questions(self, job_id: int) -> list[Question]:
-        """Oldest first."""
+        """The newest 200, oldest first."""
         ...
 
     async def open_questions(self, where: JobFilter, limit: int) -> list[Question]:

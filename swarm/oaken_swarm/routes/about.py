@@ -64,7 +64,10 @@ async def snapshot(call: Call, asked: SnapshotQuery) -> Answer:
 async def drain(call: Call, asked: DrainRequest) -> Answer:
     agent = read(_Agent, {"agent": call.params["name"]}).agent
     changed = await call.core.jobs.drain(call.who, agent, asked.drain)
-    return answer({"agent": agent, "draining": asked.drain, "changed": changed})
+    # An instance may still be drained with all of its name.
+    rows = await call.core.jobs.agents(call.who)
+    draining = asked.drain or any(row.draining for row in rows if row.agent == agent)
+    return answer({"agent": agent, "draining": draining, "changed": changed})
 
 
 class _Agent(Request):

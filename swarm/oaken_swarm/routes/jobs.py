@@ -180,7 +180,9 @@ async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
             for place, one in enumerate(requests)
         ]
     answers = await call.core.jobs.enqueue_many(call.who, requests)
-    return answer({"jobs": [_one_of_many(call, one) for one in answers]})
+    told = answer({"jobs": [_one_of_many(call, one) for one in answers]})
+    replayed = any(isinstance(one, Enqueued) and one.replayed for one in answers)
+    return told._replace(headers=REPLAYED) if replayed else told
 
 
 def keyed(request: NewJobRequest, key: str | None) -> NewJobRequest:
@@ -200,7 +202,8 @@ def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
 def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
     if isinstance(one, OakenError):
         return {"error": problem(one), "status": one.status}
-    return {**_enqueued(call, one), "status": 201 if one.created else 200}
+    told = {**_enqueued(call, one), "status": 201 if one.created else 200}
+    return {**told, "replayed": True} if one.replayed else told
 
 
 def _filter(asked: JobsQuery | JobsFilter) -> JobFilter:
@@ -232,14 +235,15 @@ async def list_jobs(call: Call, asked: JobsQuery) -> Answer:
         return answer({"jobs": await shown_read(call, page.jobs), "next_cursor": page.next_cursor})
     full: list[Json] = []
     size = 0
+    cursor = page.next_cursor
     for start in range(0, len(page.jobs), _FULL_CHUNK):
         if size > FULL_BYTES:
-            page = await jobs.list(call.who, where, cursor=asked.cursor, limit=len(full))  # for its cursor
+            cursor = jobs.cursor(call.who, where, page.jobs[start - 1])
             break
         chunk = await shown_full(call, page.jobs[start : start + _FULL_CHUNK])
         size += sum(len(orjson.dumps((one["payload"], one["result"]))) for one in chunk)
         full += chunk
-    return answer({"jobs": full, "next_cursor": page.next_cursor})
+    return answer({"jobs": full, "next_cursor": cursor})
 
 
 async def get(call: Call, asked: EmptyRequest) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oaken_jobs import views
-from oaken_jobs.errors import Forbidden, OakenError, Unauthenticated
+from oaken_jobs.errors import Forbidden, InvalidRequest, OakenError, Unauthenticated
 from oaken_jobs.model import Leased, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.requests import (
@@ -42,6 +42,11 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
     jobs = call.core.jobs
     who = as_agent(call.who, asked.agent)
     if asked.resume:
+        if asked.queues is not None or asked.kinds is not None or call.idempotency_key is not None:
+            raise InvalidRequest(
+                "resume gives back all leases of this very agent; leave out queues, kinds and the Idempotency-Key. A repeat gives them "
+                "new ids once more."
+            )
         resumed = await jobs.resume(who, lease_seconds=asked.lease_seconds)
         return _leases(call, resumed)
     work = jobs.lease(

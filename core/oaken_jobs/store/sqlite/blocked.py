@@ -7,8 +7,6 @@ of each lane again. So a blocked job always has a running one of its key, or an 
 
 from __future__ import annotations
 
-from typing import Any
-
 from oaken_jobs.model import CHILDREN, FREE, SERIAL, Job
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import Unit, json_array
@@ -19,28 +17,36 @@ BATCH = 1000
 RUNNING_OF_KEY = "select 1 from jobs where state = 'running' and workspace = ? and serial_key = ?"
 _OF_KEY = "state = 'queued' and serial_key is not null and workspace = :w and serial_key = :s"
 _HIDDEN = f"{_OF_KEY} and blocked = {SERIAL}"
+_OFFERED = f"{_OF_KEY} and blocked = {FREE}"
 
 BEFORE = f"""
 select 1 from jobs where {_OF_KEY} and blocked = {FREE} and queue = :q and kind = :k and priority = :p and run_at <= :now limit 1"""
 """Whether a job of a key stands before a newcomer of the same lane."""
 
-FIRSTS_OF_KEY = f"""
+
+def _lanes(of_key: str) -> str:
+    """The lanes that such jobs of a key are in: a seek for each, however many jobs stand in it."""
+    return f"""
 with recursive lane(q, k, p) as (
-  select * from (select queue, kind, priority from jobs where {_HIDDEN} order by queue, kind, priority limit 1)
+  select * from (select queue, kind, priority from jobs where {of_key} order by queue, kind, priority limit 1)
   union all
   select j.queue, j.kind, j.priority from lane l cross join jobs j where j.id = coalesce(
-    (select id from jobs where {_HIDDEN} and queue = l.q and kind = l.k and priority > l.p order by queue, kind, priority limit 1),
-    (select id from jobs where {_HIDDEN} and queue = l.q and kind > l.k order by queue, kind, priority limit 1),
-    (select id from jobs where {_HIDDEN} and queue > l.q order by queue, kind, priority limit 1))
-)
-select (select id from jobs where {_HIDDEN} and queue = q and kind = k and priority = p order by run_at, id limit 1) from lane"""
-"""The first blocked job of a key in each lane: a seek for each lane, however many jobs stand behind it."""
+    (select id from jobs where {of_key} and queue = l.q and kind = l.k and priority > l.p order by queue, kind, priority limit 1),
+    (select id from jobs where {of_key} and queue = l.q and kind > l.k order by queue, kind, priority limit 1),
+    (select id from jobs where {of_key} and queue > l.q order by queue, kind, priority limit 1))
+)"""
 
-HIDE = f"""
+
+FIRSTS_OF_KEY = f"""{_lanes(_HIDDEN)}
+select (select id from jobs where {_HIDDEN} and queue = q and kind = k and priority = p order by run_at, id limit 1) from lane"""
+"""The first blocked job of a key in each lane."""
+
+HIDE = f"""{_lanes(_OFFERED)}
 update jobs set blocked = {SERIAL} where id in (
-  select id from jobs where {_OF_KEY} and blocked = {FREE} and queue = :q and kind = :k and priority = :p and run_at <= :now
-    and id <> :taken limit {BATCH}) returning id"""
-"""The due jobs of a key in one lane, but for one."""
+  select j.id from lane cross join jobs j where j.state = 'queued' and j.serial_key is not null and j.workspace = :w
+    and j.serial_key = :s and j.blocked = {FREE} and j.queue = q and j.kind = k and j.priority = p and j.run_at <= :now
+    and j.id <> :taken limit {BATCH}) returning id"""
+"""The due jobs of a key, but for one."""
 
 CHILDLESS = """
 select value from json_each(?) where not exists (
@@ -58,24 +64,23 @@ def behind(database: Database, job: Job) -> bool:
     assert job.serial_key is not None
     if busy(database, job.workspace, job.serial_key):
         return True
-    return database.execute(BEFORE, {**_lane(job), "now": job.run_at}).fetchone() is not None
+    lane = {"w": job.workspace, "s": job.serial_key, "q": job.queue, "k": job.kind, "p": job.priority}
+    return database.execute(BEFORE, {**lane, "now": job.run_at}).fetchone() is not None
 
 
-def _lane(job: Job) -> dict[str, Any]:
-    return {"w": job.workspace, "s": job.serial_key, "q": job.queue, "k": job.kind, "p": job.priority}
-
-
-def hide(unit: Unit, job: Job, taken: int) -> None:
-    """Takes a job whose key is busy out of sight, and all of the key that are due in its lane, but for the one that was just `taken`
-    (0 for none)."""
-    for (job_id,) in unit.db.execute(HIDE, {**_lane(job), "now": unit.now, "taken": taken}).fetchall():
+def hide(unit: Unit, workspace: str, key: str, taken: int) -> int:
+    """Takes the due jobs of a busy key out of sight, but for the one that was just `taken` (0 for none); how many."""
+    bound = {"w": workspace, "s": key, "now": unit.now, "taken": taken}
+    found = unit.db.execute(HIDE, bound).fetchall()
+    for (job_id,) in found:
         unit.changed_below(job_id, {"blocked": SERIAL})
+    return len(found)
 
 
-def offer(unit: Unit) -> None:
+def offer(unit: Unit, *, parents: bool = True) -> None:
     """Offers what the changes of this transaction have made free. What was changed is written first."""
     unit.flush()
-    if unit.parents:
+    if unit.parents and parents:
         waiting, unit.parents = unit.parents, set()
         done = [row[0] for row in unit.db.execute(CHILDLESS, (json_array(waiting),)).fetchall()]
         unit.load(done)

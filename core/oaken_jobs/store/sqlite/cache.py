@@ -50,3 +50,5 @@ class RowCache:
         for job_id, body in payloads.items():
             if len(body) <= PAYLOAD_CHARACTERS:
                 self.payloads[job_id] = body
+            else:
+                self.payloads.pop(job_id, None)  # a shorter one may have been replaced by it

@@ -79,8 +79,7 @@ class Changes:
             return self._adopt(op)
         if isinstance(op, RevokeToken):
             return self._revoke(op)
-        once.forget(self._unit)
-        return self.sweep(op.limit)
+        return max(self.sweep(op.limit), once.forget(self._unit, op.limit))
 
     # What a holder says.
 
@@ -142,8 +141,13 @@ class Changes:
         again = moves.repeat(attempt, job, op)
         if again is not None:
             return again
-        kept = job is not None and attempt is not None and moves.worth_keeping(job, attempt, op)
-        if kept and attempt is not None and attempt.late_at is None:
+        kept = (
+            job is not None
+            and attempt is not None
+            and attempt.late_at is None
+            and moves.worth_keeping(job, attempt, op)
+        )
+        if kept and attempt is not None:
             self._unit.db.execute(
                 "insert into late_results values (?, ?, ?, ?, ?, ?)",
                 (attempt.job_id, attempt.epoch, op.result_text or "{}", *_spent(op.usage)),
@@ -156,8 +160,12 @@ class Changes:
 
     def _may_read(self, op: Finish | Beat, job: Job | None) -> bool:
         """Whether a caller that does not hold the lease may be told who does: it reads all jobs, enqueued this one, or held it."""
-        if job is None or op.may_read or op.holder == job.holder:
+        if op.within is not None and (job is None or job.workspace != op.within):
+            return False
+        if op.may_read or (job is not None and op.holder == job.holder):
             return True
+        if job is None:
+            return False
         if job.actor_kind != "system" and job.actor_id == op.holder:
             return True
         return self._unit.db.execute(_HELD, (job.id, op.holder)).fetchone() is not None
@@ -216,7 +224,8 @@ class Changes:
         job = self._unit.known(op.job_id, op.within)
         self._unit.flush()
         row = self._unit.db.execute(
-            "select body, usage, cost_usd, produced_by from late_results where job_id = ? and epoch = ?",
+            "select r.body, r.usage, r.cost_usd, r.produced_by, a.agent from late_results r join attempts a using (job_id, epoch) "
+            "where job_id = ? and epoch = ?",
             (op.job_id, op.epoch),
         ).fetchone()
         if row is None:
@@ -225,7 +234,7 @@ class Changes:
                 job_id=job.id,
             )
         usage = Usage(orjson.loads(row[1]) if row[1] else None, row[2], row[3])
-        move = moves.adopt(job, orjson.loads(row[0]), row[0], usage, self._now, self._rules)
+        move = moves.adopt(job, row[4], orjson.loads(row[0]), row[0], usage, self._now, self._rules)
         after = self._unit.write(job, move, op.actor)
         if move.outcome is not None and job.epoch != op.epoch:
             self._unit.end(job, move.outcome)
@@ -233,7 +242,7 @@ class Changes:
         self._unit.db.execute(
             "update attempts set outcome = 'adopted', ended_at = coalesce(ended_at, ?), usage = ?, cost_usd = ?, produced_by = ? "
             "where job_id = ? and epoch = ?",
-            (self._now, *row[1:], job.id, op.epoch),
+            (self._now, *row[1:4], job.id, op.epoch),
         )
         self._leave(move, after)
         return after
@@ -353,9 +362,10 @@ class Changes:
         to = route(job.kind, human, machine, self._rules.queues)
         return {"queue": to.queue, "routed_by": to.by}
 
-    def settle(self) -> None:
-        """Writes what was changed, and offers what that has made free."""
-        blocked.offer(self._unit)
+    def settle(self, *, parents: bool = True) -> None:
+        """Writes what was changed, and offers what that has made free. Parents only once all jobs of the group are there: the last
+        child may have left further ones behind."""
+        blocked.offer(self._unit, parents=parents)
 
 
 LIVE_KEYS = (

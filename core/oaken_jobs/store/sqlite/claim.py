@@ -18,23 +18,28 @@ _RUNNABLE = "state = 'queued' and blocked = 0"
 _ORDER = "order by workspace, queue, kind, priority desc"
 _IN_LANE = f"{_RUNNABLE} and workspace = ? and queue = ? and kind = ? and priority = ?"
 
-LANES = f"""
+
+def _lanes(within: str, beyond: str) -> str:
+    """The lanes a request may take from, as a JSON array of arrays. `within` limits every seek; `beyond` goes on behind a workspace."""
+    return f"""
 with recursive lane(w, q, k, p) as (
-  select * from (select workspace, queue, kind, priority from jobs where {_RUNNABLE} {_ORDER} limit 1)
+  select * from (select workspace, queue, kind, priority from jobs where {_RUNNABLE}{within} {_ORDER} limit 1)
   union all
   select j.workspace, j.queue, j.kind, j.priority from lane l cross join jobs j where j.id = coalesce(
     (select id from jobs where {_RUNNABLE} and workspace = l.w and queue = l.q and kind = l.k and priority < l.p {_ORDER} limit 1),
     (select id from jobs where {_RUNNABLE} and workspace = l.w and queue = l.q and kind > l.k {_ORDER} limit 1),
-    (select id from jobs where {_RUNNABLE} and workspace = l.w and queue > l.q {_ORDER} limit 1),
-    (select id from jobs where {_RUNNABLE} and workspace > l.w {_ORDER} limit 1))
+    (select id from jobs where {_RUNNABLE} and workspace = l.w and queue > l.q {_ORDER} limit 1){beyond})
 )
 select json_group_array(json_array(w, q, k, p)) from lane
 where q not in (select queue from queue_state where paused)
   and (:queues is null or q in (select value from json_each(:queues)))
   and (:kinds is null or k in (select value from json_each(:kinds)))
-  and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))
-  and (:within is null or w = :within)"""
-"""The lanes a request may take from, as a JSON array of arrays."""
+  and (:not_kinds is null or k not in (select value from json_each(:not_kinds)))"""
+
+
+LANES = _lanes("", f",\n    (select id from jobs where {_RUNNABLE} and workspace > l.w {_ORDER} limit 1)")
+LANES_WITHIN = _lanes(" and workspace = :within", ", null")
+"""The same in one workspace, whatever the others hold."""
 
 HEAD = f"""
 select json_group_array(json_array(run_at, id)) from (
@@ -79,7 +84,8 @@ class Lane(NamedTuple):
 def lanes(database: Database, filter: dict[str, str | None]) -> list[Lane]:
     """What a request may take from, highest priority first. `filter` has `queues`, `kinds`, `not_kinds`: JSON arrays or
     None, and `within`, a workspace or None."""
-    found = orjson.loads(database.execute(LANES, filter).fetchone()[0])
+    query = LANES if filter["within"] is None else LANES_WITHIN
+    found = orjson.loads(database.execute(query, filter).fetchone()[0])
     return sorted((Lane._make(lane) for lane in found), key=lambda lane: -lane.priority)
 
 

@@ -9,7 +9,7 @@ import orjson
 from oaken_jobs import moves
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import SYSTEM, Child, Job, Leased, Question
+from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
 from oaken_jobs.store.base import Claim, Claimed, Resume, Want
 from oaken_jobs.store.sqlite import blocked, claim, once
 from oaken_jobs.store.sqlite.changes import Changes
@@ -20,11 +20,18 @@ CLAIM_CHARACTERS = 16 << 20
 """Payload that one claim hands out at most; who wants more asks again."""
 CHILDREN_SHOWN = 1000
 CHILD_CHARACTERS = 1 << 20
-"""Results of children that one lease carries at most; those beyond are read by the child's id."""
+"""Results of children that one lease carries at most, and all leases of an answer four times that; those beyond are read by the
+child's id."""
+ANSWERS_SHOWN = 20
+"""Questions of a job, the latest, that its lease carries."""
 _DUE_SWEEPS_IN_CLAIM = 200
 """Expired leases, and jobs, that a claim ends before it hands out; the sweep does the rest."""
 _ROUNDS = 100
 """How often one claim looks again because what it found could not be handed out."""
+_LOOK = 512
+"""Jobs it looks at in one such round."""
+_OUT_OF_SIGHT = 5000
+"""Jobs of busy keys that one claim puts out of sight; then others get their turn before it goes on."""
 _LEASED_AT_MS = 60_000
 """How exactly it is known when a kind was last leased."""
 
@@ -45,6 +52,13 @@ class Claims:
         self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
+        self._hidden: set[tuple[str, str]] = set()
+        """Keys whose waiting jobs were put out of sight, and how many these were in all."""
+        self._out_of_sight = 0
+        self._characters = 0
+        """Of payloads that were handed out."""
+        self._children_room = 4 * CHILD_CHARACTERS
+        """What is left for results of children."""
         self._more = False
         """A claim stopped short of what was there."""
 
@@ -129,6 +143,8 @@ class Claims:
 
     def _barred(self, want: Want) -> bool:
         """Whether the token behind a request was revoked or has expired since the request was let in."""
+        if not want.by_token:
+            return False
         barred = self._tokens.get(want.holder)
         if barred is None:
             row = self._unit.db.execute(
@@ -148,48 +164,48 @@ class Claims:
     def _serve(self, run: list[Want]) -> list[list[Leased]]:
         """What each of some requests with one filter gets."""
         handed: list[list[Leased]] = [[] for _ in run]
-        place, characters = 0, 0
+        place, look = 0, 0
         for _ in range(_ROUNDS):
             left = sum(want.max for want in run) - sum(map(len, handed))
             if not left:
                 return handed
-            ids, whole = self._pick(run[0], left, characters)
+            ids, whole = self._pick(run[0], left, max(left, look))
             nonces = moves.new_nonces(len(ids)) if ids else []
             for job_id, nonce in zip(ids, nonces, strict=True):
                 while len(handed[place]) == run[place].max:
                     place += 1
                 handed[place].append(self._hand_out(run[place], self._unit.jobs[job_id], nonce))
-                characters += len(self._unit.payloads[job_id])
             self._changes.settle()
             if whole or self._more:
                 return handed
+            # Where some cannot be had there are often many: more of them are dealt with in one round.
+            look = min(max(4 * look, 32), _LOOK)
         self._more = True
         return handed
 
-    def _pick(self, want: Want, count: int, characters: int) -> tuple[list[int], bool]:
-        """Ids of jobs to hand out now, and whether that is all there is."""
+    def _pick(self, want: Want, left: int, look: int) -> tuple[list[int], bool]:
+        """Ids of at most `left` jobs to hand out now, of the first `look` there are; and whether there is nothing behind them."""
         lanes = claim.lanes(self._unit.db, _filter(want))
-        found = claim.pick(self._unit.db, lanes, count, self._rules.caps, self._now)
+        found = claim.pick(self._unit.db, lanes, look, self._rules.caps, self._now)
         self._unit.load_with_payloads(found)
         fit: list[int] = []
         whole = True
-        for job_id in self._within_bounds(found, characters):
+        for job_id in self._within_bounds(found):
             job = self._unit.jobs[job_id]
-            if self._ended(job):
+            # One that cannot be had may have kept its kind's last place from another; so those behind it are not handed out before
+            # the next look, but what can be dealt with is.
+            if self._ended(job) or self._key_taken(job, whole and len(fit) < left):
                 whole = False
-            elif whole and not self._key_taken(job):
+            elif whole and len(fit) < left:
                 fit.append(job_id)
-            else:
-                # One that cannot be had may have kept its kind's last place from another; so those behind it are looked at again.
-                whole = False
-        return fit, whole and len(fit) == len(found)
+        return fit, whole and (len(fit) == left or len(fit) == len(found))
 
-    def _within_bounds(self, found: list[int], characters: int) -> list[int]:
-        """As many of the jobs found as one answer may carry; at least one."""
-        room = CLAIM_CHARACTERS - characters
+    def _within_bounds(self, found: list[int]) -> list[int]:
+        """As many of the jobs found as one answer may still carry; at least one."""
+        room = CLAIM_CHARACTERS - self._characters
         for count, job_id in enumerate(found):
             room -= len(self._unit.payloads[job_id])
-            if room < 0 and (count or characters):
+            if room < 0 and (count or self._characters):
                 self._more = True
                 return found[:count]
         return found
@@ -212,17 +228,22 @@ class Claims:
             self._unit.write(job, moves.refuse_payload(job, problems, self._now, self._rules), SYSTEM)
         return bool(problems)
 
-    def _key_taken(self, job: Job) -> bool:
-        """Whether the job's serial key is busy; then it is put out of sight. Otherwise the key is this job's from now on."""
+    def _key_taken(self, job: Job, take: bool) -> bool:
+        """Whether the job's serial key is busy; then what waits for it is put out of sight. Otherwise, with `take`, it is this job's
+        from now on."""
         if job.serial_key is None:
             return False
         name = (job.workspace, job.serial_key)
         taken = self._keys.get(name)
         if taken is None and not blocked.busy(self._unit.db, *name):
-            self._keys[name] = job.id
+            if take:
+                self._keys[name] = job.id
             return False
         self._keys.setdefault(name, 0)
-        blocked.hide(self._unit, job, taken or 0)
+        if name not in self._hidden or self._unit.jobs[job.id].blocked == FREE:
+            self._hidden.add(name)
+            self._out_of_sight += blocked.hide(self._unit, *name, taken or 0)
+            self._more |= self._out_of_sight > _OUT_OF_SIGHT
         return True
 
     def _hand_out(self, want: Want, job: Job, nonce: str) -> Leased:
@@ -254,20 +275,27 @@ class Claims:
     def _leased(self, job: Job) -> Leased:
         kind = self._rules.kinds.get(job.kind)
         lease = Leased(job, self._unit.payloads[job.id], kind.instructions if kind else None)
+        self._characters += len(lease.payload)
         if job.joined:
-            lease = lease._replace(children=self._children(job.id))
+            children, more = self._children(job.id)
+            lease = lease._replace(children=children, children_more=more)
         if job.asked:
             lease = lease._replace(answers=self._answers(job.id))
         return lease
 
-    def _children(self, job_id: int) -> tuple[Child, ...]:
+    def _children(self, job_id: int) -> tuple[tuple[Child, ...], int]:
+        """The first children of a job, and how many more there are."""
         self._unit.flush()
         rows = self._unit.db.execute(
             f"select {JOB_COLUMNS}, (select length(body) from results where job_id = j.id) from jobs j "
             "where j.parent_id = ? order by j.id limit ?",
             (job_id, CHILDREN_SHOWN),
         ).fetchall()
-        room = CHILD_CHARACTERS
+        more = 0
+        if len(rows) == CHILDREN_SHOWN:
+            total = self._unit.db.execute("select count(*) from jobs where parent_id = ?", (job_id,)).fetchone()[0]
+            more = total - CHILDREN_SHOWN
+        room = min(CHILD_CHARACTERS, self._children_room)
         shown: list[int] = []
         jobs: list[tuple[Job, bool]] = []
         for *columns, length in rows:
@@ -276,6 +304,7 @@ class Claims:
             fits = size is not None and size <= room
             if size is not None and fits:
                 room -= size
+                self._children_room -= size
                 shown.append(job.id)
             jobs.append((job, size is not None and not fits))
         results: dict[int, str] = dict(
@@ -284,13 +313,14 @@ class Claims:
                 (json_array(shown),),
             ).fetchall()
         )
-        return tuple(Child(job, results.get(job.id), cut) for job, cut in jobs)
+        return tuple(Child(job, results.get(job.id), cut) for job, cut in jobs), more
 
     def _answers(self, job_id: int) -> tuple[Question, ...]:
         rows = self._unit.db.execute(
-            f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id", (job_id,)
+            f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id desc limit ?",
+            (job_id, ANSWERS_SHOWN),
         ).fetchall()
-        return tuple(Question._make(row) for row in rows)
+        return tuple(Question._make(row) for row in reversed(rows))
 
     def _next_at(self, short: list[Want]) -> int | None:
         times = [claim.next_run(self._unit.db, claim.lanes(self._unit.db, _filter(want)), self._now) for want in short]
@@ -298,16 +328,18 @@ class Claims:
         return min((t for t in times if t is not None), default=None)
 
     def resume(self, op: Resume) -> list[Leased]:
-        """An agent's own living leases again, each under a new id."""
+        """An agent's own living leases again, each under a new id; those that do not fit into one answer stay as they are."""
         self._unit.flush()
         rows = self._unit.db.execute(
             "select id from jobs where state = 'running' and holder = ? and agent = ? and lease_expires > ? order by id",
             (op.holder, op.agent, self._now),
         ).fetchall()
-        self._unit.load_with_payloads([row[0] for row in rows])
+        ids = [row[0] for row in rows]
+        self._unit.load_with_payloads(ids)
+        ids = self._within_bounds(ids)
         found: list[Leased] = []
-        nonces = moves.new_nonces(len(rows)) if rows else []
-        for (job_id,), nonce in zip(rows, nonces, strict=True):
+        nonces = moves.new_nonces(len(ids)) if ids else []
+        for job_id, nonce in zip(ids, nonces, strict=True):
             job = self._unit.jobs[job_id]
             move = moves.resume(job, lease_ms=op.lease_ms, nonce=nonce, now=self._now)
             self._unit.end(job, "resumed")

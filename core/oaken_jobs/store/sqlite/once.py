@@ -6,9 +6,6 @@ from oaken_jobs.errors import IdempotencyConflict
 from oaken_jobs.store.base import IDEMPOTENT_MS, Once
 from oaken_jobs.store.sqlite.unit import Unit
 
-_FORGOTTEN = 500
-"""Keys forgotten at a time."""
-
 
 def recall(unit: Unit, once: Once) -> str | None:
     """The answer that was kept under this key; None where there is none. Raises `IdempotencyConflict` for another request."""
@@ -34,9 +31,10 @@ def remember(unit: Unit, once: Once, answer: str) -> None:
     )
 
 
-def forget(unit: Unit) -> None:
-    """Drops some of the keys that are older than a day."""
-    unit.db.execute(
+def forget(unit: Unit, limit: int) -> int:
+    """Drops keys that are older than a day, at most `limit`; how many."""
+    done = unit.db.execute(
         "delete from idempotency where (holder, key) in (select holder, key from idempotency where at <= ? limit ?)",
-        (unit.now - IDEMPOTENT_MS, _FORGOTTEN),
+        (unit.now - IDEMPOTENT_MS, limit),
     )
+    return done.rowcount

@@ -160,8 +160,10 @@ def surroundings(db: Database, jobs: Sequence[Job], caps: Mapping[str, int], now
 
 
 def questions(db: Database, job_id: int) -> list[Question]:
-    rows = db.execute(f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id", (job_id,)).fetchall()
-    return [Question._make(row) for row in rows]
+    rows = db.execute(
+        f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id desc limit 200", (job_id,)
+    ).fetchall()
+    return [Question._make(row) for row in reversed(rows)]
 
 
 def open_questions(db: Database, where: JobFilter, limit: int) -> list[Question]:
@@ -239,7 +241,7 @@ def paused(db: Database) -> set[str]:
 
 def agents(db: Database, workspace: str | None) -> list[AgentRow]:
     holding: dict[str, list[int]] = defaultdict(list)
-    for agent, job_id in db.execute("select agent, id from jobs where state = 'running' order by id").fetchall():
+    for agent, job_id in db.execute("select agent, id from jobs where state = 'running'").fetchall():
         holding[agent].append(job_id)
     drained = {row[0] for row in db.execute("select agent from drained").fetchall()}
     rows = db.execute(
@@ -256,7 +258,7 @@ def agents(db: Database, workspace: str | None) -> list[AgentRow]:
             leased,
             succeeded,
             failed,
-            tuple(holding.get(agent, ())),
+            tuple(sorted(holding.get(agent, ()))),
             not drained.isdisjoint((agent, name)),
         )
         for agent, name, first, last, leased, succeeded, failed in rows

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import orjson
 
+from oaken_jobs import moves
 from oaken_jobs.errors import Conflict
 from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
@@ -51,8 +52,8 @@ def administer(unit: Unit, op: Administration) -> Reply:
     if isinstance(op, Recover):
         done = db.execute(
             "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)), "
-            "cancel_deadline = max(cancel_deadline, ?1 + ?2) where state = 'running'",
-            (now, op.grace_ms),
+            "cancel_deadline = max(?1 + ?2, min(cancel_deadline, ?3)) where state = 'running'",
+            (now, op.grace_ms, moves.stop_by(now, unit.rules)),
         )
         unit.forget()
         return done.rowcount

@@ -117,10 +117,10 @@ class Transaction:
             self._unit.load(named(op for _, op in stages[_CHANGE]))
             for place, op in stages[_CHANGE]:
                 replies[place] = _attempt(self._changes.make, op)
-            self._changes.settle()
+            self._changes.settle(parents=False)
         if stages[_REQUEUE]:
             _put(replies, stages[_REQUEUE], self._changes.requeue([op for _, op in stages[_REQUEUE]]))
-            self._changes.settle()
+            self._changes.settle(parents=False)
         runs = self._fire(stages[_FIRE], replies)
         added = stages[_ENQUEUE] + [(-1, op) for op in self._changes.spawned] + [(place, op) for place, _, op in runs]
         if added:
@@ -129,7 +129,7 @@ class Transaction:
             for (_, schedule, op), answer in zip(runs, answers[len(answers) - len(runs) :], strict=True):
                 if isinstance(answer, Enqueued):
                     schedules.fired(self._unit, schedule, answer.job.id, op.actor)
-            self._unit.flush()
+        self._changes.settle()
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()

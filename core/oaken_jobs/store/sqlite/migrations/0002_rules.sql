@@ -5,6 +5,7 @@ alter table jobs add column question text;
 alter table jobs add column joined integer not null default 0;
 alter table jobs add column asked integer not null default 0;
 alter table jobs add column progress_seq integer;
+update jobs set cancel_deadline = lease_expires + 300000 where cancelling and state = 'running';
 
 create unique index jobs_serial_running on jobs (workspace, serial_key)
     where state = 'running' and serial_key is not null;
