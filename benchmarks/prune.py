@@ -32,8 +32,8 @@ def _fill(database: Database, count: int) -> None:
     database.execute("begin")
     database.execute(
         f"{numbers} insert into jobs (workspace, kind, queue, routed_by, state, priority, max_attempts, created_at, run_at, actor_kind, "
-        f"actor_id, actor_via, epoch, attempts, finished_at) select 'default', 'old', 'default', 'default', 'succeeded', 50, 5, {at}, {at}, "
-        f"'user', 'bench', 'http', 1, 1, {at} + n from c"
+        f"actor_id, actor_via, epoch, attempts, finished_at) select 'default', 'old', 'default', 'default', 'succeeded', 50, 5, {at}, "
+        f"{at}, 'user', 'bench', 'http', 1, 1, {at} + n from c"
     )
     database.execute('insert into payloads select id, \'{"text":"hello"}\' from jobs')
     database.execute("insert into results select id, '{\"ok\":true}' from jobs")
