@@ -81,6 +81,8 @@ class Core:
         """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
         self.dispatch.close()
         await self.stop_duties()
+        if self.store.is_open:
+            await self.jobs.flush()
         await self.follower.close()
         await self.commit.close()
         await self.store.close()
