@@ -511,6 +511,7 @@ class Model:
             self.attempts[LeaseOf(job.id, job.epoch)].outcome = "superseded"
         attempt.outcome = "adopted"
         self._end(job, "succeeded", None)
+        job.agent = attempt.agent
         return replace(job)
 
     def pause(self, queue: str, paused: bool) -> None:
