@@ -364,6 +364,8 @@ class Enqueued(NamedTuple):
     warning: str | None = None
     replayed: bool = False
     """The first answer again: this idempotency key was used before."""
+    replaced: bool | None = None
+    """Whether a job that was there got the new payload, where that was asked for; one that runs keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
     DEFAULT_WORKSPACE,
-    FINAL,
     STATES,
     Activity,
     AgentRow,
@@ -49,7 +48,7 @@ class Snapshot:
     active: list[Job]
     """Running ones, then queued ones, newest first; at most `ACTIVE`."""
     recent: list[Job]
-    """Final ones, newest first; at most `RECENT`."""
+    """Final ones, the last that ended first; at most `RECENT`."""
     questions: list[Question]
     """Open ones, the longest waiting first; at most `QUESTIONS`."""
 
@@ -87,6 +86,16 @@ class Reader:
         text = (await self._store.results([job_id])).get(job_id)
         if text is None:
             raise NotFound(f"Job {job_id} has no result; it is {job.state}.", job_id=job_id, state=job.state)
+        return text
+
+    async def late_result(self, who: Principal, job_id: int, epoch: int) -> str:
+        """The JSON text of a result that came after its attempt had lost the lease. `NotFound` where there is none."""
+        await self.get(who, job_id)
+        text = await self._store.late_result(job_id, epoch)
+        if text is None:
+            raise NotFound(
+                f"Attempt {epoch} of job {job_id} left no late result. Its attempts say which did (late_result)."
+            )
         return text
 
     async def list(self, who: Principal, where: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page:
@@ -138,7 +147,7 @@ class Reader:
         active = await self._store.list_jobs(replace(where, states=("running",)), None, ACTIVE)
         if len(active) < ACTIVE:
             active += await self._store.list_jobs(replace(where, states=("queued",)), None, ACTIVE - len(active))
-        recent = await self._store.list_jobs(replace(where, states=tuple(sorted(FINAL))), None, RECENT)
+        recent = await self._store.ended(where, RECENT)
         questions = await self._store.open_questions(where, QUESTIONS)
         return Snapshot(self.now(), {state: counts.get(state, 0) for state in STATES}, active, recent, questions)
 

@@ -361,7 +361,8 @@ def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
     }.get(kind, error["msg"])
     if field == "priority" and kind in ("int_type", "int_parsing"):
         wanted = f"must be a whole number from 0 to {MAX_PRIORITY}, or one of {', '.join(PRIORITIES)}"
-    return {"field": field[:200], "problem": f"{wanted} (got {shown})"}
+    got = f" (got {shown})" if field else ""
+    return {"field": field[:200], "problem": f"{wanted}{got}"}
 
 
 def _named(value: Any) -> str:

@@ -208,6 +208,10 @@ class Client:
         """Takes the late result of an attempt as the job's: `{"job"}`. Its attempts say which left one (`late_result`)."""
         return await self._call("POST", f"/jobs/{job_id}/adopt", {"epoch": epoch})
 
+    async def late_result(self, job_id: int, epoch: int) -> Json:
+        """The result itself that an attempt left after it had lost its lease. Raises `NotFound` where there is none."""
+        return await self._get(f"/jobs/{job_id}/attempts/{epoch}/result")
+
     async def snapshot(self, actor: str | None = None) -> Json:
         """How things stand: `{"now", "counts", "active", "recent", "questions"}`."""
         return await self._get("/snapshot", {"actor": actor})

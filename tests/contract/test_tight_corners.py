@@ -9,7 +9,7 @@ import pytest
 
 from oaken_jobs.errors import LeaseLost
 from oaken_jobs.kinds import Kind
-from oaken_jobs.model import NewJob, SpawnJob
+from oaken_jobs.model import FREE, NewJob, SpawnJob
 from oaken_jobs.store.base import JobFilter
 from tests.contract.world import AGENT, ME, OTHER, World
 
@@ -53,6 +53,18 @@ async def test_a_parent_waits_on_for_what_its_last_child_leaves_behind(world: Wo
     await world.none()
     await world.jobs.complete(AGENT, further.lease_id)
     assert len((await world.take()).children) == 2
+
+
+async def test_who_asks_for_a_job_in_the_group_that_sets_it_free_is_told_so(world: World) -> None:
+    await world.add("parent", dedupe_key="k")
+    lease = await world.take()
+    world.clock.advance(5)
+    again, released = await asyncio.gather(
+        world.enqueue("parent", dedupe_key="k"),
+        world.jobs.release(AGENT, lease.lease_id, after_children=True),
+    )
+    assert (again.job.run_at, again.job.blocked) == (world.clock.now(), FREE)
+    assert (released.run_at, released.blocked) == (world.clock.now(), FREE)
 
 
 async def test_a_child_that_was_there_already_is_told_apart(world: World) -> None:

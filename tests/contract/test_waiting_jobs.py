@@ -10,7 +10,7 @@ import pytest
 
 from oaken_jobs import views
 from oaken_jobs.errors import Conflict, Forbidden, InvalidRequest, LeaseLost, NotFound
-from oaken_jobs.model import Job
+from oaken_jobs.model import FREE, Job
 from oaken_jobs.store.base import JobFilter
 from tests.contract.world import AGENT, ME, OTHER, RULES, TWIN, VIEWER, World, until
 
@@ -82,7 +82,8 @@ async def test_every_end_of_the_last_child_wakes_an_agent_that_waits_for_the_par
 
 async def test_a_parent_without_living_children_is_runnable_at_once(world: World) -> None:
     parent = await world.add("parent")
-    await world.jobs.release(AGENT, (await world.take()).lease_id, after_children=True)
+    answer = await world.jobs.release(AGENT, (await world.take()).lease_id, after_children=True)
+    assert (answer.blocked, answer.run_at) == (FREE, world.clock.now())
     lease = await world.take()
     assert (lease.job.id, lease.children) == (parent.id, ())
 

@@ -21,6 +21,7 @@ MAY: dict[str, set[str]] = {
     "GET /v1/jobs/{id}/result": READ,
     "GET /v1/jobs/{id}/progress": READ,
     "GET /v1/jobs/{id}/attempts": READ,
+    "GET /v1/jobs/{id}/attempts/{epoch}/result": READ,
     "GET /v1/jobs/{id}/activity": READ,
     "GET /v1/jobs/{id}/children": READ,
     "GET /v1/jobs/{id}/wait": READ,
@@ -93,7 +94,13 @@ async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Servic
     http = await server.http("caller", role)
     for name, allowed in MAY.items():
         method, path = name.split(" ")
-        for old, new in (("{id}", "1"), ("{lease_id}", LEASE), ("{name}", "slow"), ("{subject}", "s")):
+        for old, new in (
+            ("{id}", "1"),
+            ("{lease_id}", LEASE),
+            ("{name}", "slow"),
+            ("{subject}", "s"),
+            ("{epoch}", "1"),
+        ):
             path = path.replace(old, new)
         if path == "/v1/tokens/slow":
             path = "/v1/tokens/victim"

@@ -34,6 +34,18 @@ async def test_a_key_in_the_body_does_the_same_and_goes_before_the_header(server
     assert (again.json()["job"]["id"], again.headers["idempotency-replayed"]) == (first.json()["job"]["id"], "true")
 
 
+async def test_an_answer_says_whether_it_was_given_before_and_whether_a_payload_was_replaced(server: Service) -> None:
+    client = await server.client()
+    first = await client.enqueue("echo", {"n": 1}, dedupe_key="k", idempotency_key="i")
+    again = await client.enqueue("echo", {"n": 1}, dedupe_key="k", idempotency_key="i")
+    assert ("replayed" in first, again["replayed"]) == (False, True)
+    other = await client.enqueue("echo", {"n": 2}, dedupe_key="k", on_duplicate="replace")
+    assert (other["created"], other["replaced"]) == (False, True)
+    await client.lease()
+    late = await client.enqueue("echo", {"n": 3}, dedupe_key="k", on_duplicate="replace")
+    assert (late["created"], late["replaced"]) == (False, False)
+
+
 async def test_many_jobs_under_one_key_are_each_added_once(server: Service) -> None:
     http = await server.http()
     jobs = [{"kind": "echo", "payload": {"n": n}} for n in range(3)]
@@ -136,6 +148,10 @@ async def test_a_late_result_is_told_kept_and_adopted(server: Service) -> None:
     assert refused.value.status == 409
     [attempt] = (await client.attempts(job_id))["attempts"]
     assert (attempt["outcome"], attempt["late_result"]) == ("lost", True)
+    assert await client.late_result(job_id, attempt["epoch"]) == {"n": 1}
+    for epoch in ("2", "0", "x", "9" * 20):
+        with pytest.raises(NotFound):
+            await client.late_result(job_id, epoch)  # type: ignore[arg-type]
     assert (await client.adopt(job_id, attempt["epoch"]))["job"]["state"] == "succeeded"
     assert await client.result(job_id) == {"n": 1}
     [attempt] = (await client.attempts(job_id))["attempts"]

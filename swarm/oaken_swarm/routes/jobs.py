@@ -9,8 +9,9 @@ import orjson
 from pydantic import BeforeValidator, Field
 
 from oaken_jobs import views
-from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
 from oaken_jobs.model import Enqueued, Job, Json
+from oaken_jobs.redaction import clean
 from oaken_jobs.requests import (
     AdoptRequest,
     AgentName,
@@ -166,6 +167,10 @@ def _enqueued(call: Call, enqueued: Enqueued) -> Json:
     told: Json = {"job": shown(call, enqueued.job), "created": enqueued.created}
     if enqueued.warning is not None:
         told["warning"] = enqueued.warning
+    if enqueued.replayed:
+        told["replayed"] = True
+    if enqueued.replaced is not None:
+        told["replaced"] = enqueued.replaced
     return told
 
 
@@ -202,8 +207,7 @@ def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
 def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
     if isinstance(one, OakenError):
         return {"error": problem(one), "status": one.status}
-    told = {**_enqueued(call, one), "status": 201 if one.created else 200}
-    return {**told, "replayed": True} if one.replayed else told
+    return {**_enqueued(call, one), "status": 201 if one.created else 200}
 
 
 def _filter(asked: JobsQuery | JobsFilter) -> JobFilter:
@@ -263,6 +267,18 @@ async def progress(call: Call, asked: EmptyRequest) -> Answer:
 async def attempts(call: Call, asked: EmptyRequest) -> Answer:
     rows = await call.core.jobs.attempts(call.who, call.job_id)
     return answer({"attempts": [views.attempt(row) for row in rows]})
+
+
+async def late_result(call: Call, asked: EmptyRequest) -> Answer:
+    epoch = read(AdoptRequest, {"epoch": read_epoch(call.params["epoch"])}).epoch
+    return Answer((await call.core.jobs.late_result(call.who, call.job_id, epoch)).encode())
+
+
+def read_epoch(text: str) -> int:
+    """An epoch as it stands in a path. Raises `NotFound`."""
+    if not text.isascii() or not text.isdecimal() or not 0 < len(text) < 10 or int(text) == 0:
+        raise NotFound(f"There is no attempt {clean(text, 40)!r}; the epoch of an attempt is a whole number from 1.")
+    return int(text)
 
 
 async def activity(call: Call, asked: EmptyRequest) -> Answer:
@@ -355,6 +371,7 @@ ROUTES = (
     Route("GET", "/v1/jobs/{id}/result", result),
     Route("GET", "/v1/jobs/{id}/progress", progress),
     Route("GET", "/v1/jobs/{id}/attempts", attempts),
+    Route("GET", "/v1/jobs/{id}/attempts/{epoch}/result", late_result),
     Route("GET", "/v1/jobs/{id}/activity", activity),
     Route("GET", "/v1/jobs/{id}/children", children),
     Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),

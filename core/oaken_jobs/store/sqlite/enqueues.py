@@ -203,4 +203,4 @@ class Enqueues:
                 self._unit.bodies.append((live.id, op.new.payload))
         after = self._unit.set(live, changes)
         self._unit.note("job_state_changed", "replace" if replaces else "coalesce", live, after, op.actor)
-        return Enqueued(after, False)
+        return Enqueued(after, False, replaced=replaces if op.new.on_duplicate == "replace" else None)

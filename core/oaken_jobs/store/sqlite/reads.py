@@ -101,6 +101,21 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
     return [Job._make(row) for row in rows]
 
 
+def ended(db: Database, where: JobFilter, limit: int) -> list[Job]:
+    clauses, values = _where(where)
+    text = " and ".join(["j.finished_at is not null", *clauses])
+    rows = db.execute(
+        f"select {JOB_COLUMNS} from jobs j where {text} order by j.finished_at desc, j.id desc limit ?",
+        (*values, limit),
+    ).fetchall()
+    return [Job._make(row) for row in rows]
+
+
+def late_result(db: Database, job_id: int, epoch: int) -> str | None:
+    row = db.execute("select body from late_results where job_id = ? and epoch = ?", (job_id, epoch)).fetchone()
+    return row[0] if row else None
+
+
 def matching(db: Database, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
     clauses, values = _where(where)
     text = " and ".join(["j.id > ?", "j.id <= ?", *clauses])

@@ -230,6 +230,12 @@ class SqliteStore:
     async def held(self, holder: str) -> list[Job]:
         return await self._read(reads.held, holder)
 
+    async def ended(self, where: JobFilter, limit: int) -> list[Job]:
+        return await self._read(reads.ended, where, limit)
+
+    async def late_result(self, job_id: int, epoch: int) -> str | None:
+        return await self._find(reads.late_result, job_id, epoch)
+
     async def matching(self, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
         return await self._read(reads.matching, where, after, up_to, limit)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Enqueued, Schedule
+from oaken_jobs.model import CHILDREN, Enqueued, Job, Schedule
 from oaken_jobs.store.base import (
     AddToken,
     Adopt,
@@ -130,6 +130,7 @@ class Transaction:
                 if isinstance(answer, Enqueued):
                     schedules.fired(self._unit, schedule, answer.job.id, op.actor)
         self._changes.settle()
+        self._refresh(replies)
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
@@ -159,6 +160,15 @@ class Transaction:
                 except OakenError as refusal:
                     replies[place] = refusal
         return runs
+
+    def _refresh(self, replies: list[Reply]) -> None:
+        """Jobs that turned out to have nothing to wait for are told as they are now."""
+        for place, reply in enumerate(replies):
+            job = reply.job if isinstance(reply, Enqueued) and not reply.replayed else reply
+            if isinstance(job, Job) and job.blocked == CHILDREN:
+                now = self._unit.jobs[job.id]
+                job = job.having({"blocked": now.blocked, "run_at": now.run_at})
+                replies[place] = reply._replace(job=job) if isinstance(reply, Enqueued) else job
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""
