@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +17,13 @@ Change = Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 All = Annotated[bool, typer.Option("--all", help="Instead of numbers: all jobs that match the filters below.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what matches; change nothing.")]
-States = Annotated[
-    list[str] | None, typer.Option("--state", help="queued, running, succeeded, failed, cancelled; several times.")
+ToCancel = Annotated[list[str] | None, typer.Option("--state", help="queued, running; may be given several times.")]
+ToRequeue = Annotated[
+    list[str] | None,
+    typer.Option("--state", help="queued, failed, cancelled; may be given several times. Unless given, failed."),
 ]
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="May be given several times.")]
 Queues = Annotated[list[str] | None, typer.Option("--queue", help="May be given several times.")]
-FromQueues = Annotated[list[str] | None, typer.Option("--from-queue", help="Only jobs of this queue; several times.")]
 Grades = Annotated[list[str] | None, typer.Option("--grade", help="ok, note, warn, bad.")]
 Agent = Annotated[str | None, typer.Option(help="Who holds or last held it: name or name/instance.")]
 Subject = Annotated[str | None, typer.Option(help="What it is about.")]
@@ -32,22 +33,33 @@ Workspace = Annotated[str | None, typer.Option(help="Only jobs of this workspace
 Query = Annotated[str | None, typer.Option("--query", "-q", help="Look in title, kind, subject, tags, error.")]
 
 
-def chosen(job_ids: list[int] | None, everything: bool, **filters: Any) -> dict[str, Any] | None:
-    """The filter that was given, or None where jobs were named. Exits with code 2 for neither, both, or too little."""
+def chosen(job_ids: list[int] | None, everything: bool, example: str, **filters: Any) -> dict[str, Any] | None:
+    """The filter that was given, or None where jobs were named. Exits with code 2 for neither, both, or too little; `example` is
+    the state of a filter that works here."""
     given = {name: value for name, value in filters.items() if value}
     if everything and job_ids:
         raise typer.BadParameter("give numbers of jobs, or --all with filters; not both.")
     if everything and not given:
-        raise typer.BadParameter("--all needs at least one filter, for instance --state failed.")
+        raise typer.BadParameter(f"--all needs at least one filter, for instance --state {example}.")
     if not everything and given:
         raise typer.BadParameter("filters choose jobs only together with --all.")
     if not everything and not job_ids:
-        raise typer.BadParameter("give numbers of jobs, or --all with filters such as --state failed.")
+        raise typer.BadParameter(f"give numbers of jobs, or --all with filters such as --state {example}.")
     return given if everything else None
 
 
-def change(data_dir: Path | None, act: Change, verb: str, *, dry_run: bool, json: bool) -> None:
-    """Calls `act` until nothing remains, says on stderr how far it is, and prints the totals. `verb` is for people: `Requeued`."""
+def change(
+    data_dir: Path | None,
+    act: Change,
+    verb: str,
+    *,
+    dry_run: bool,
+    json: bool,
+    states: Sequence[str] = (),
+    to: str | None = None,
+) -> None:
+    """Calls `act` until nothing remains, says on stderr how far it is, and prints the totals. For people are `verb` (`requeued`), the
+    `states` of the jobs that were meant, and the queue `to` which they go."""
 
     async def run(client: Client) -> dict[str, Any]:
         told = await act(client, {"dry_run": dry_run})
@@ -60,16 +72,20 @@ def change(data_dir: Path | None, act: Change, verb: str, *, dry_run: bool, json
         return total
 
     total = call(data_dir, run)
+    state = " or ".join(states) + " " if states else ""
+    into = f" to queue {to}" if to is not None else ""
     if json:
         as_json(total)
     elif not total["matched"]:
-        line(f"No jobs match in {place(data_dir)} that could be changed so.")
+        line(f"No {state}jobs match in {place(data_dir)} that could be changed so.")
     elif dry_run:
-        line(f"{_jobs(total['matched'])} would be tried; nothing was changed.")
+        line(f"{_jobs(total['matched'], state)} would be {verb}{into}; nothing was changed.")
     else:
         skipped = f"; {total['skipped']} refused, or changed meanwhile" if total["skipped"] else ""
-        line(f"{verb}: {total['done']} of {_jobs(total['matched'])}{skipped}.")
+        line(
+            f"{verb.capitalize()}{':' if ' ' in verb else ''} {total['done']} of {_jobs(total['matched'], state)}{into}{skipped}."
+        )
 
 
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+def _jobs(count: int, state: str) -> str:
+    return f"{count} {state}{'job' if count == 1 else 'jobs'}"

@@ -13,7 +13,7 @@ import typer
 from oaken_app import bulk
 from oaken_app.backend import call, place
 from oaken_app.options import DataDir, Json
-from oaken_app.show import ago, as_json, job_card, job_table, line, table
+from oaken_app.show import ago, as_json, job_card, job_table, line, lines_of_json, table
 from oaken_jobs import jsontext
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError
 from oaken_swarm.client import Client
@@ -21,6 +21,7 @@ from oaken_swarm.client import Client
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
 JobId = Annotated[int, typer.Argument(help="The job's number.")]
+Epoch = Annotated[int, typer.Argument(help="Of the attempt, as `oaken job attempts` shows it.")]
 JobIds = Annotated[list[int], typer.Argument(help="Numbers of jobs.")]
 SomeIds = Annotated[list[int] | None, typer.Argument(help="Numbers of jobs; or --all with filters.")]
 
@@ -111,13 +112,31 @@ def enqueue(
         as_json(told)
         return
     job = told["job"]
-    line(
-        f"Job {job['id']} ({job['kind']}) "
-        + ("is queued" if told["created"] else f"is {job['state']} already")
-        + f" on {job['queue']}."
-    )
+    line(f"Job {job['id']} ({job['kind']}) {_enqueued(told, idempotency_key is not None)}")
     if "warning" in told:
-        typer.echo(f"Note: no agent has leased a {job['kind']} job yet; this one waits until one does.", err=True)
+        note = f"no agent has leased a job of kind {job['kind']} yet; this one waits until one does."
+        typer.echo(f"Note: {note}", err=True)
+
+
+def _enqueued(told: dict[str, Any], keyed: bool) -> str:
+    """What became of an enqueue. An answer comes again without a key of the caller's, too: where the first one was lost."""
+    job = told["job"]
+    if keyed and told.get("replayed"):
+        return f"was enqueued before under this idempotency key; `oaken job status {job['id']}` shows how it stands."
+    if told["created"]:
+        return f"is queued on {job['queue']}."
+    match told.get("replaced"):
+        case True:
+            return f"is {job['state']} already; it has the new payload."
+        case False:
+            return f"is {job['state']} already; its payload stays as it was."
+        case _:
+            return f"is {job['state']} already on {job['queue']}."
+
+
+def _asks(job: dict[str, Any]) -> bool:
+    """Whether it waits for the answer to a question."""
+    return any(wait["code"] == "answer" for wait in job["waits"])
 
 
 @app.command()
@@ -128,7 +147,7 @@ def status(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> None:
         as_json({"job": job})
         return
     job_card(job)
-    if job["question"] is not None:
+    if _asks(job):
         typer.echo(f"Note: it asks and waits; `oaken job answer {job_id} TEXT` tells it.", err=True)
 
 
@@ -195,7 +214,7 @@ def wait(
             told = await client.wait(job_ids, part)
             left -= part
             for job in told["jobs"]:
-                if job["question"] is not None and job["id"] not in noted:
+                if _asks(job) and job["id"] not in noted:
                     noted.add(job["id"])
                     typer.echo(
                         f"Note: job {job['id']} asks and waits; `oaken job answer {job['id']} TEXT` tells it.", err=True
@@ -250,7 +269,7 @@ def cancel(
     job_ids: SomeIds = None,
     everything: bulk.All = False,
     dry_run: bulk.DryRun = False,
-    state: bulk.States = None,
+    state: bulk.ToCancel = None,
     kind: bulk.Kinds = None,
     queue: bulk.Queues = None,
     grade: bulk.Grades = None,
@@ -270,6 +289,7 @@ def cancel(
     filter = bulk.chosen(
         job_ids,
         everything,
+        "queued",
         state=state,
         kind=kind,
         queue=queue,
@@ -285,9 +305,10 @@ def cancel(
         bulk.change(
             data_dir,
             lambda client, fields: client.cancel_all(filter, **fields),
-            "Cancelled, or asked to stop",
+            "cancelled, or asked to stop",
             dry_run=dry_run,
             json=json,
+            states=state or (),
         )
         return
 
@@ -306,16 +327,16 @@ def cancel(
 @app.command()
 def requeue(
     job_ids: SomeIds = None,
-    queue: Annotated[str | None, typer.Option(help="Into this queue instead of its own.")] = None,
+    to_queue: Annotated[str | None, typer.Option(help="Into this queue instead of its own.")] = None,
     retriage: Annotated[
         bool,
         typer.Option("--retriage", help="Of intake jobs: clear the machine's labels, so that triage decides again."),
     ] = False,
     everything: bulk.All = False,
     dry_run: bulk.DryRun = False,
-    state: bulk.States = None,
+    state: bulk.ToRequeue = None,
     kind: bulk.Kinds = None,
-    from_queue: bulk.FromQueues = None,
+    queue: bulk.Queues = None,
     grade: bulk.Grades = None,
     agent: bulk.Agent = None,
     subject: bulk.Subject = None,
@@ -326,16 +347,23 @@ def requeue(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Put failed, cancelled or queued jobs back to run now: those named, or with --all every one that matches.
+    """Put failed, cancelled or queued jobs back to run now: those named, or with --all every failed one that matches.
 
-    oaken job requeue --all --state failed --kind embed --dry-run
+    A job starts anew: its attempts, error, result and expiry are cleared; its history stays. Cancelled and queued jobs are
+    taken by --all only where --state says so.
+
+    oaken job requeue --all --kind embed --dry-run
     """
+    if job_ids and queue and not everything:
+        raise typer.BadParameter("--queue chooses jobs together with --all; --to-queue is the queue that they go to.")
+    states = state or (["failed"] if everything else None)
     filter = bulk.chosen(
         job_ids,
         everything,
-        state=state,
+        "failed",
+        state=states,
         kind=kind,
-        queue=from_queue,
+        queue=queue,
         grade=grade,
         agent=agent,
         subject=subject,
@@ -345,13 +373,15 @@ def requeue(
         q=query,
     )
     if filter is not None:
-        to: dict[str, Any] = {"retriage": retriage} | ({"queue": queue} if queue is not None else {})
+        to: dict[str, Any] = {"retriage": retriage} | ({"queue": to_queue} if to_queue is not None else {})
         bulk.change(
             data_dir,
             lambda client, fields: client.requeue_all(filter, **to, **fields),
-            "Requeued",
+            "requeued",
             dry_run=dry_run,
             json=json,
+            states=states or (),
+            to=to_queue,
         )
         return
 
@@ -359,7 +389,9 @@ def requeue(
         return f"Job {told['job']['id']} is queued on {told['job']['queue']}."
 
     _one_by_one(dry_run)
-    _each(job_ids or [], data_dir, json, lambda client, job_id: client.requeue(job_id, queue, retriage=retriage), say)
+    _each(
+        job_ids or [], data_dir, json, lambda client, job_id: client.requeue(job_id, to_queue, retriage=retriage), say
+    )
 
 
 def _one_by_one(dry_run: bool) -> None:
@@ -414,9 +446,16 @@ def questions(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> No
 
 
 @app.command()
+def late(job_id: JobId, epoch: Epoch, data_dir: DataDir = None, json: Json = False) -> None:
+    """Print the result that an attempt brought too late, its lease lost. `adopt` takes it as the job's."""
+    result = call(data_dir, lambda client: client.late_result(job_id, epoch))
+    as_json(result) if json else lines_of_json(result)
+
+
+@app.command()
 def adopt(
     job_id: JobId,
-    epoch: Annotated[int, typer.Argument(help="Of the attempt, as `oaken job attempts` shows it.")],
+    epoch: Epoch,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -451,7 +490,10 @@ def attempts(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
         drop=("agent", "error"),
     )
     if any(a["late_result"] for a in told["attempts"]):
-        hint = f"`oaken job adopt {job_id} EPOCH` takes a late result as the job's, unless it has succeeded."
+        hint = (
+            f"`oaken job late {job_id} EPOCH` shows a late result, `oaken job adopt {job_id} EPOCH` takes it as the job's, "
+            "unless that has succeeded."
+        )
         typer.echo(f"Note: {hint}", err=True)
 
 
@@ -470,5 +512,6 @@ def activity(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
             f"{row['data']['actor']['id']} ({row['data']['actor']['via']})",
         )
         for row in told["activity"]
+        if row["kind"] != "question_asked"  # the change of state beside it says the same
     ]
     table(("when", "what", "state", "who"), rows, f"Nothing is known of job {job_id}.", shrink={"who": 10})

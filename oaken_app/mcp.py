@@ -22,9 +22,16 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
         list[str] | None,
         typer.Option(help="viewer, user or agent; may be given several times. Default: user and agent."),
     ] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            help="Which process of that name it is; the same one each time lets `lease` with `resume` find leases after a restart. "
+            "One process at a time. Default: a new one each time."
+        ),
+    ] = None,
 ) -> None:
     """Serve MCP on stdin and stdout, on the data folder's own jobs, whether or not a server runs."""
     # Here, not above: it takes stdin and stdout before it imports the rest.
     from oaken_mcp import serve_stdio
 
-    serve_stdio(data_dir, actor=actor, roles=role or ())
+    serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance)

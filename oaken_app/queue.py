@@ -72,7 +72,10 @@ def requeue(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Put all failed jobs of a queue back to run now, as new but for their history."""
+    """Put all failed jobs of a queue back to run now.
+
+    Each starts anew: its attempts, error, result and expiry are cleared; its history stays.
+    """
     filter: dict[str, Any] = {"queue": [name], "state": state or ["failed"]}
 
     async def act(client: Client, fields: dict[str, Any]) -> dict[str, Any]:
@@ -81,4 +84,4 @@ def requeue(
             raise NotFound(f"There is no queue {name!r}. There are {', '.join(known)}.")
         return await client.requeue_all(filter, **fields)
 
-    bulk.change(data_dir, act, "Requeued", dry_run=dry_run, json=json)
+    bulk.change(data_dir, act, "requeued", dry_run=dry_run, json=json, states=filter["state"])

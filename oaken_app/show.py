@@ -30,6 +30,12 @@ def as_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def lines_of_json(value: Any) -> None:
+    """Prints a value of others as indented JSON for people: nothing in it can steer the terminal."""
+    for text in orjson.dumps(value, option=orjson.OPT_INDENT_2).decode().split("\n"):
+        line(text)
+
+
 def line(text: str) -> None:
     """Prints one line; what came from others has its line ends and control characters taken out."""
     sys.stdout.write(plain(text) + "\n")
@@ -174,6 +180,10 @@ def job_card(job: dict[str, Any]) -> None:
 
 def _words(name: str, value: Any, job: dict[str, Any]) -> str:
     match name:
+        case "state":
+            return f"{value}, cancelling" if job["cancelling"] else value
+        case "cancelling":
+            return ""
         case "grade":
             return f"{value['grade']} ({value['why']})" if value["why"] else value["grade"]
         case "actor":

@@ -11,12 +11,15 @@ from pathlib import Path
 __all__ = ["serve_stdio"]
 
 
-def serve_stdio(data_dir: Path | None = None, *, actor: str | None = None, roles: Sequence[str] = ()) -> None:
+def serve_stdio(
+    data_dir: Path | None = None, *, actor: str | None = None, roles: Sequence[str] = (), instance: str | None = None
+) -> None:
     """Serves MCP on this process's stdin and stdout until stdin ends or a SIGTERM comes.
 
     `data_dir` as `OAKEN_DATA_DIR` where not given. `actor` is `agent:NAME`, `user:NAME` or `NAME` (a user); left out, an
-    agent with the client's name. `roles` narrows `user` and `agent`. Raises `OakenError` for what is wrong with them, with
-    the settings, or with the database. The process's own stdin and stdout are gone afterwards.
+    agent with the client's name. `roles` narrows `user` and `agent`. `instance` tells this process from others of the name; left
+    out, it is a new one, and finds no leases of an earlier one. Raises `OakenError` for what is wrong with them, with the settings,
+    or with the database. The process's own stdin and stdout are gone afterwards.
     """
     from oaken_mcp import wire
 
@@ -24,4 +27,4 @@ def serve_stdio(data_dir: Path | None = None, *, actor: str | None = None, roles
 
     from oaken_mcp import stdio
 
-    stdio.run(taken, data_dir, actor=actor, roles=roles)
+    stdio.run(taken, data_dir, actor=actor, roles=roles, instance=instance)

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from oaken_jobs.auth import NAME
+from oaken_jobs.auth import INSTANCE, NAME
 from oaken_jobs.errors import InvalidRequest
 from oaken_jobs.model import Actor, Principal
 
@@ -30,16 +30,21 @@ def name_of(client: str | None) -> str:
 
 
 class Caller:
-    """Makes the principal of each call. One process is one instance: two clients of one name are two agents."""
+    """Makes the principal of each call. One process is one instance: two clients of one name are two agents. A process that is given
+    the instance of an earlier one takes its place, leases included."""
 
-    def __init__(self, actor: str | None = None, roles: Sequence[str] = ()) -> None:
-        """Raises `InvalidRequest` for an actor or role that cannot be."""
+    def __init__(self, actor: str | None = None, roles: Sequence[str] = (), instance: str | None = None) -> None:
+        """Raises `InvalidRequest` for an actor, role or instance that cannot be."""
         self._actor = None if actor is None else _actor(actor)
         unknown = [role for role in roles if role not in ROLES]
         if unknown:
             raise InvalidRequest(f"--role {unknown[0]!r}: a client on stdio may have the roles {', '.join(ROLES)}.")
         self._roles = frozenset(roles or DEFAULT_ROLES)
-        self._instance = secrets.token_hex(4)
+        if instance is not None and not INSTANCE.fullmatch(instance):
+            raise InvalidRequest(
+                f"--instance {instance[:80]!r}: give up to 64 letters, digits and . _ : @ -, beginning with a letter or digit."
+            )
+        self._instance = instance or secrets.token_hex(4)
 
     def principal(self, client: str | None) -> Principal:
         """The caller whose client calls itself `client`."""

@@ -46,12 +46,15 @@ FLUSH_SECONDS = 0.5
 LEAVE_AT_ONCE = 130
 
 
-def run(wire: Wire, data_dir: Path | None, *, actor: str | None, roles: Sequence[str]) -> None:
+def run(
+    wire: Wire, data_dir: Path | None, *, actor: str | None, roles: Sequence[str], instance: str | None = None
+) -> None:
     """Serves until the client closes stdin or a signal comes; a second signal leaves at once.
 
-    Raises `InvalidRequest` for an actor or a role, `ConfigError` for settings, `Unavailable` for a database that cannot be used.
+    Raises `InvalidRequest` for an actor, a role or an instance, `ConfigError` for settings, `Unavailable` for a database that
+    cannot be used.
     """
-    caller = Caller(actor, roles)
+    caller = Caller(actor, roles, instance)
     settings = config.load(data_dir)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("oaken").setLevel(settings.log.level.upper())

@@ -68,7 +68,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_the_first_command_ever_called_makes_an_owner_only_database(run: Run, tmp_path: Path) -> None:
     said = run("job", "enqueue", "greet", "--payload", '{"name": "Ada"}')
     assert (said.code, said.out) == (0, "Job 1 (greet) is queued on default.\n")
-    assert "no agent has leased a greet job yet" in said.err
+    assert "no agent has leased a job of kind greet yet" in said.err
     for file in (tmp_path / "data").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
@@ -180,8 +180,8 @@ BAD: list[tuple[list[str], str]] = [
     (["job", "status", "99"], "There is no job 99"),
     (["job", "list", "--state", "done"], "state"),
     (["job", "list", "--cursor", "x"], "cursor"),
-    (["job", "requeue", "1", "--queue", "nowhere"], "'nowhere' is not configured"),
-    (["job", "requeue", "1", "--queue", "default", "--retriage"], "give one of them"),
+    (["job", "requeue", "1", "--to-queue", "nowhere"], "'nowhere' is not configured"),
+    (["job", "requeue", "1", "--to-queue", "default", "--retriage"], "give one of them"),
     (["job", "requeue", "--all", "--state", "done"], "--state: must be 'queued'"),
     (["job", "requeue", "--all", "--state", "succeeded"], "only queued, failed, cancelled jobs can be changed so"),
     (["job", "cancel", "--all", "--agent", "a b"], "--agent: must match"),
@@ -191,6 +191,7 @@ BAD: list[tuple[list[str], str]] = [
     (["job", "enqueue", "x", "--workspace", "No Such"], "workspace: must match"),
     (["job", "answer", "99", "Blue."], "There is no job 99"),
     (["job", "adopt", "99", "1"], "There is no job 99"),
+    (["job", "late", "99", "1"], "There is no job 99"),
     (["job", "questions", "99"], "There is no job 99"),
     (["queue", "requeue", "nowhere"], "There is no queue 'nowhere'"),
     (["agents", "drain", "nobody"], "There is no agent 'nobody'"),
@@ -217,11 +218,13 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_1(run: Run, arguments: li
         ["job", "list", "--limit", "0"],
         ["job", "wait", "1", "--seconds", "nan"],
         ["job", "requeue"],
-        ["job", "requeue", "--all"],
+        ["job", "requeue", "1", "--queue", "default"],
+        ["job", "cancel", "--all"],
         ["job", "requeue", "1", "--all", "--state", "failed"],
         ["job", "cancel", "1", "--state", "failed"],
         ["job", "cancel", "1", "--dry-run"],
         ["job", "adopt", "1"],
+        ["job", "late", "1"],
         ["agents", "drain"],
     ],
 )
@@ -411,6 +414,10 @@ def test_a_job_may_have_a_serial_key_a_time_to_live_a_workspace_and_a_key_of_its
     assert (job["serial_key"], job["workspace"]) == ("agent:me", "lab")
     assert job["expires_at"] > job["created_at"]
     assert run("job", "enqueue", "x", *options).json["job"]["id"] == job["id"]
+    assert (
+        run("job", "enqueue", "x", *options[:-1]).out
+        == "Job 1 (x) was enqueued before under this idempotency key; `oaken job status 1` shows how it stands.\n"
+    )
     assert "idempotency" in run("job", "enqueue", "y", "--idempotency-key", "k").err
     assert [j["id"] for j in run("job", "list", "--workspace", "lab", "--json").json["jobs"]] == [1]
     assert run("job", "list", "--workspace", "default", "--json").json["jobs"] == []
@@ -419,8 +426,24 @@ def test_a_job_may_have_a_serial_key_a_time_to_live_a_workspace_and_a_key_of_its
 def test_a_duplicate_may_bring_a_new_payload(run: Run) -> None:
     run("job", "enqueue", "x", "--target", "t", "--payload", '{"n": 1}')
     again = run("job", "enqueue", "x", "--target", "t", "--payload", '{"n": 2}', "--on-duplicate", "replace")
-    assert again.out == "Job 1 (x) is queued already on default.\n"
+    assert again.out == "Job 1 (x) is queued already; it has the new payload.\n"
     assert run("job", "status", "1", "--json").json["job"]["payload"] == {"n": 2}
+
+
+async def test_a_duplicate_that_runs_keeps_its_payload_and_is_shown_to_be_asked_to_stop(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+
+    def call(*arguments: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+
+    await call("job", "enqueue", "x", "--target", "t")
+    await bot.lease()
+    again = await call("job", "enqueue", "x", "--target", "t", "--on-duplicate", "replace")
+    assert again.out == "Job 1 (x) is running already; its payload stays as it was.\n"
+    await call("job", "cancel", "1")
+    card = (await call("job", "status", "1")).out
+    assert re.search(r"^state +running, cancelling$", card, re.MULTILINE)
+    assert not re.search(r"^cancelling ", card, re.MULTILINE)
 
 
 def test_a_text_is_taken_into_the_workspace_named(run: Run, tmp_path: Path) -> None:
@@ -432,29 +455,49 @@ def test_a_text_is_taken_into_the_workspace_named(run: Run, tmp_path: Path) -> N
 def test_all_jobs_that_match_are_cancelled_and_run_again_in_one_command(run: Run) -> None:
     for kind in ("x", "x", "y"):
         run("job", "enqueue", kind)
-    assert (
-        run("job", "cancel", "--all", "--kind", "x", "--dry-run").out == "2 jobs would be tried; nothing was changed.\n"
-    )
+    counted = run("job", "cancel", "--all", "--kind", "x", "--dry-run").out
+    assert counted == "2 jobs would be cancelled, or asked to stop; nothing was changed.\n"
     assert run("job", "cancel", "--all", "--kind", "x").out == "Cancelled, or asked to stop: 2 of 2 jobs.\n"
     assert run("job", "cancel", "--all", "--kind", "x").out.startswith("No jobs match in ")
     counted = run("job", "requeue", "--all", "--state", "cancelled", "--query", "x", "--dry-run", "--json")
     assert counted.json == {"matched": 2, "done": 0, "skipped": 0, "remaining": 2}
-    assert (
-        run("job", "requeue", "--all", "--state", "cancelled", "--from-queue", "default").out
-        == "Requeued: 2 of 2 jobs.\n"
+    assert run("job", "requeue", "--all", "--kind", "x").out.startswith("No failed jobs match in ")
+    again = ("job", "requeue", "--all", "--state", "cancelled", "--queue", "default", "--to-queue", "default")
+    assert run(*again, "--dry-run").out == (
+        "2 cancelled jobs would be requeued to queue default; nothing was changed.\n"
     )
+    assert run(*again).out == "Requeued 2 of 2 cancelled jobs to queue default.\n"
     assert run("job", "list", "--state", "cancelled", "--json").json["jobs"] == []
     assert "no subject, so there is nothing to triage" in run("job", "requeue", "3", "--retriage").err
+
+
+async def test_all_failed_jobs_are_run_again_without_a_state(server: Service) -> None:
+    bot, ann = await server.client("bot", "agent"), await server.token("ann", "user")
+
+    def call(*arguments: str) -> Any:
+        return asyncio.to_thread(oaken, *arguments, OAKEN_URL=server.url, OAKEN_TOKEN=ann)
+
+    for _ in range(2):
+        await call("job", "enqueue", "x")
+    await bot.fail((await bot.lease())["leases"][0]["lease_id"], "no", permanent=True)
+    assert (await call("job", "cancel", "2")).code == 0
+    assert (await call("job", "requeue", "--all", "--kind", "x")).out == "Requeued 1 of 1 failed job.\n"
+    assert (await call("job", "requeue", "--all")).out.startswith("No failed jobs match in ")
+
+
+def test_a_filter_or_an_example_that_would_not_do_is_not_offered(run: Run) -> None:
+    assert "--to-queue" in run("job", "requeue", "1", "--queue", "default").err
+    assert "--state queued" in " ".join(run("job", "cancel", "--all").err.split())
 
 
 def test_the_failed_jobs_of_a_queue_are_run_again(run: Run) -> None:
     run("job", "enqueue", "x")
     run("job", "cancel", "1")
-    assert run("queue", "requeue", "default").out.startswith("No jobs match in ")
+    assert run("queue", "requeue", "default").out.startswith("No failed jobs match in ")
     assert run("queue", "requeue", "default", "--state", "cancelled", "--dry-run").out.startswith(
-        "1 job would be tried"
+        "1 cancelled job would be requeued"
     )
-    assert run("queue", "requeue", "default", "--state", "cancelled").out == "Requeued: 1 of 1 job.\n"
+    assert run("queue", "requeue", "default", "--state", "cancelled").out == "Requeued 1 of 1 cancelled job.\n"
 
 
 async def test_a_question_is_shown_and_answered(server: Service) -> None:
@@ -487,6 +530,11 @@ async def test_a_question_is_shown_and_answered(server: Service) -> None:
     assert (await call("job", "questions", job_id, "--json")).json["questions"][0]["answer"] == "Blue."
     (lease,) = (await bot.lease())["leases"]
     assert lease["answers"][0]["answer"] == "Blue."
+    asked = [
+        r for r in (await call("job", "activity", job_id, "--json")).json["activity"] if r["kind"] == "question_asked"
+    ]
+    assert len(asked) == 1
+    assert (await call("job", "activity", job_id)).out.count(" ask ") == 1
 
 
 async def test_a_late_result_is_shown_and_may_be_adopted(server: Service) -> None:
@@ -508,7 +556,11 @@ async def test_a_late_result_is_shown_and_may_be_adopted(server: Service) -> Non
 
     told = await call("job", "attempts", job_id)
     assert "lost, late result kept" in told.out
+    assert f"oaken job late {job_id} EPOCH" in told.err
     assert f"oaken job adopt {job_id} EPOCH" in told.err
+    late = await call("job", "late", job_id, "1")
+    assert late.json == (await call("job", "late", job_id, "1", "--json")).json == {"n": 1}
+    assert "no late result" in (await call("job", "late", job_id, "2")).err
     adopted = await call("job", "adopt", job_id, "1")
     assert adopted.out == f"Job {job_id} has succeeded, with the late result of epoch 1.\n"
     assert "late result" not in (await call("job", "attempts", job_id)).out

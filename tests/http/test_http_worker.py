@@ -222,26 +222,33 @@ async def test_the_example_of_the_readme_asks_splits_its_job_and_puts_it_togethe
     monkeypatch.setenv("OAKEN_URL", server.url)
     monkeypatch.setenv("OAKEN_TOKEN", await server.token("writer", "agent"))
     names: dict[str, Any] = {}
-    exec(example[1], names)
+    code, run, _ = example[1].partition("worker.run()")
+    assert run
+    exec(code, names)
     worker: Worker = names["worker"]
 
     @worker.handler("chapter")
     async def chapter(job: JobContext) -> dict[str, Any]:
+        if job.payload["title"] == "bad":
+            raise PermanentJobError("no")
         return {"text": job.payload["title"].upper()}
 
     client = await server.client("ann", "user")
     running = asyncio.ensure_future(worker.run_async())
-    job_id = (await client.enqueue("report", {"chapters": ["a", "b"]}))["job"]["id"]
+    job_id = (await client.enqueue("report", {"chapters": ["a", "b", "a"]}))["job"]["id"]
+    torn_id = (await client.enqueue("report", {"chapters": ["a", "bad"]}))["job"]["id"]
 
     async def asks() -> bool:
-        return (await client.job(job_id))["job"]["question"] is not None
+        return len((await client.jobs(asking=True))["jobs"]) == 2
 
     await eventually(asks)
     await client.answer(job_id, "Ann")
-    job = await ended(client, job_id)
+    await client.answer(torn_id, "Ann")
+    job, torn = await ended(client, job_id), await ended(client, torn_id)
     await worker.stop()
     await running
-    assert job["result"] == {"for": "Ann", "chapters": [{"text": "A"}, {"text": "B"}]}
+    assert job["result"] == {"for": "Ann", "chapters": [{"text": "A"}, {"text": "B"}, {"text": "A"}]}
+    assert (torn["state"], torn["last_error"]) == ("failed", "PermanentJobError: without a result: bad")
 
 
 async def test_a_cancelled_job_is_stopped_by_its_worker(server: Service) -> None:
