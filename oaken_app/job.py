@@ -26,7 +26,7 @@ JobIds = Annotated[list[int], typer.Argument(help="Numbers of jobs.")]
 SomeIds = Annotated[list[int] | None, typer.Argument(help="Numbers of jobs; or --all with filters.")]
 
 
-def _payload(text: str | None) -> dict[str, Any]:
+def read_payload(text: str | None) -> dict[str, Any]:
     """`--payload`: JSON, `@FILE`, or `-` for standard input."""
     if text is None:
         return {}
@@ -106,7 +106,7 @@ def enqueue(
         "workspace": workspace,
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    body = _payload(payload)
+    body = read_payload(payload)
     told = call(data_dir, lambda client: client.enqueue(kind, body, **given))
     if json:
         as_json(told)

@@ -29,9 +29,13 @@ COMMANDS: dict[str, Command] = {
     "serve": Command("oaken_app.serve", "serve", "Run the server: HTTP, duties, and the built-in job bodies."),
     "runner": Command("oaken_app.serve", "runner", "Run only job bodies, beside a server started with --no-runner."),
     "mcp": Command("oaken_app.mcp", "mcp", "Serve MCP on stdin and stdout, for assistants and editors."),
+    "work": Command("oaken_app.work", "app", "Make any command line a worker: payload on stdin, result from stdout."),
     "intake": Command("oaken_app.intake", "app", "Take in texts, to be stored, embedded and triaged."),
     "job": Command("oaken_app.job", "app", "Put jobs in, look at them, wait for them, stop them, run them again."),
     "queue": Command("oaken_app.queue", "app", "See queues, pause and resume them, run their failed jobs again."),
+    "schedule": Command(
+        "oaken_app.schedule", "app", "Jobs that come by the clock: see, add, remove and run schedules."
+    ),
     "agents": Command("oaken_app.agents", "app", "See who works, what they hold, what they have done; drain them."),
     "snapshot": Command(
         "oaken_app.snapshot", "app", "See how things stand: counts, active and recent jobs, questions."

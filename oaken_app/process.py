@@ -66,7 +66,7 @@ class Process:
             await self.core.open()
             if (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)
-            await self.core.maintenance.start()
+            await self.core.start_duties()
             if self._runner is not None:
                 await self._runner.start()
             if self._server is not None:
@@ -84,7 +84,7 @@ class Process:
     async def _stop_all(self) -> None:
         if self._server is not None:
             await self._server.stop()
-        await self.core.maintenance.stop()
+        await self.core.stop_duties()
         if self._runner is not None:
             await self._runner.stop()
         await self.core.close()

@@ -71,7 +71,7 @@ async def _run(core: Core, caller: Caller, wire: Wire) -> None:
     try:
         if (danger := unsafe_version()) is not None:
             log.warning("%s", danger)
-        await core.maintenance.start()
+        await core.start_duties()
         await serve(server.build(core, lambda ctx: caller.principal(server.client_name(ctx))), wire, stop)
     finally:
         await core.close()

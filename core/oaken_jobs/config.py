@@ -90,6 +90,8 @@ class JobsSettings(_Section):
     recovery_grace: float = _number(20, 0, 3600)
     cancel_grace: float = _number(300, 0, 30 * _DAY)
     ask_timeout: float = _number(7 * _DAY, 1, 365 * _DAY)
+    keep_days: float = _number(30, 0.01, 36_500)
+    """How long a job that has ended is kept, with all that belongs to it."""
     kind_limits: dict[str, Annotated[int, Field(ge=1, le=100_000)]] = Field(
         default_factory=dict[str, int], description="a table of kinds, each with a whole number from 1 to 100000"
     )
@@ -133,6 +135,20 @@ class RunnerSettings(_Section):
     """How long jobs may go on after a stop was asked for."""
 
 
+class SchedulerSettings(_Section):
+    """`[scheduler]`. Seconds."""
+
+    catch_up_spread: float = _number(60, 0, 3600)
+    """Over how long the runs of many late schedules are spread after a start."""
+
+
+class ApiSettings(_Section):
+    """`[api]`."""
+
+    event_ring_size: int = _whole(1000, 0, 10_000_000)
+    """How many of the newest changes can always be played back."""
+
+
 class LogSettings(_Section):
     """`[log]`."""
 
@@ -153,6 +169,8 @@ class Settings(_Section):
     queues: dict[str, QueueSettings] = Field(default_factory=dict[str, QueueSettings])
     kinds: dict[str, KindSettings] = Field(default_factory=dict[str, KindSettings])
     runner: RunnerSettings = Field(default_factory=RunnerSettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    api: ApiSettings = Field(default_factory=ApiSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
@@ -162,6 +180,8 @@ _SECTIONS: dict[str, type[_Section]] = {
     "server": ServerSettings,
     "jobs": JobsSettings,
     "runner": RunnerSettings,
+    "scheduler": SchedulerSettings,
+    "api": ApiSettings,
     "log": LogSettings,
 }
 _NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
@@ -247,6 +267,9 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         recovery_grace=jobs.recovery_grace,
         cancel_grace=jobs.cancel_grace,
         ask_timeout=jobs.ask_timeout,
+        catch_up_spread=settings.scheduler.catch_up_spread,
+        keep_days=jobs.keep_days,
+        event_ring_size=settings.api.event_ring_size,
         unknown_kinds=jobs.unknown_kinds,
         max_payload_bytes=jobs.max_payload_bytes,
         max_result_bytes=jobs.max_result_bytes,

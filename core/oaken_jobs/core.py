@@ -13,6 +13,9 @@ from oaken_jobs.dispatch import Dispatcher
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.kinds import Rules
 from oaken_jobs.maintenance import Maintenance
+from oaken_jobs.pruning import Pruner
+from oaken_jobs.scheduler import Scheduler
+from oaken_jobs.schedules import Schedules
 from oaken_jobs.store.base import Store
 from oaken_jobs.store.sqlite import SqliteStore
 
@@ -39,6 +42,9 @@ class Core:
         self.dispatch = Dispatcher(self.commit, clock)
         self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock)
         self.tokens = Tokens(store, self.commit, clock)
+        self.schedules = Schedules(store, self.commit)
+        self.scheduler = Scheduler(store, self.commit, clock)
+        self.pruner = Pruner(store, self.commit, clock)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self._foreign
@@ -56,13 +62,27 @@ class Core:
         self.dispatch.wake()
 
     async def open(self) -> None:
-        """Opens the database. Duties begin with `maintenance.start()`, which short-lived processes leave out."""
+        """Opens the database. Duties begin with `start_duties`, which short-lived processes leave out."""
         await self.store.open()
+
+    async def start_duties(self) -> None:
+        """Begins what every long-lived process does, whichever it is."""
+        await self.maintenance.start()
+        await self.scheduler.start()
+        await self.pruner.start()
+
+    async def stop_duties(self) -> None:
+        """Ends them, after what is in flight."""
+        await self.pruner.stop()
+        await self.scheduler.stop()
+        await self.maintenance.stop()
 
     async def close(self) -> None:
         """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
         self.dispatch.close()
-        await self.maintenance.stop()
+        await self.stop_duties()
+        if self.store.is_open:
+            await self.jobs.flush()
         await self.follower.close()
         await self.commit.close()
         await self.store.close()

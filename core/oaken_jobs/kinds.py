@@ -112,6 +112,9 @@ class Rules:
     recovery_grace: float = 20
     cancel_grace: float = 300
     ask_timeout: float = 7 * 86_400
+    catch_up_spread: float = 60
+    keep_days: float = 30
+    event_ring_size: int = 1000
     unknown_kinds: Literal["accept", "reject"] = "accept"
     max_payload_bytes: int = 1 << 20
     max_result_bytes: int = 1 << 20

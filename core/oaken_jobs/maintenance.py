@@ -6,7 +6,6 @@ clock, or that this process stood still, is noticed by the store, before anythin
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -15,8 +14,8 @@ import socket
 from oaken_jobs import __version__
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import OakenError
 from oaken_jobs.jobs import Jobs
+from oaken_jobs.loop import Loop
 from oaken_jobs.store.base import ProcessRow, Recover, Register, Store, Sweep, Unregister
 
 log = logging.getLogger("oaken.maintenance")
@@ -27,7 +26,7 @@ SWEEP_BATCH = 500
 
 
 class Maintenance:
-    """`stopped -> running -> stopping -> stopped`; `tick` does one round, for tests and for the loop."""
+    """`tick` does one round, for tests and for the loop."""
 
     def __init__(self, store: Store, commit: Committer, jobs: Jobs, clock: Clock, role: str) -> None:
         self._store = store
@@ -37,32 +36,29 @@ class Maintenance:
         self._role = role
         self._process = secrets.token_hex(8)
         self._started_at = clock.now()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Loop("maintenance", self.tick, clock, TICK_SECONDS)
         self._registered_at: float | None = None
 
     async def start(self) -> None:
         """Registers this process and begins. A server, and the first one to have the database open, gives running leases a
         grace: their workers could not reach it."""
-        if self._task is not None:
+        if self._loop.state != "stopped":
             return
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+        await self._loop.start()
         try:
             others = await self._register()
             if self._role == "serve" or not others:
                 await self._recover("start")
             self._store.steady = True
         except BaseException:
-            self._task.cancel()
-            self._task = None
+            await self._loop.stop()
             raise
 
     async def stop(self) -> None:
         """Ends after the tick in flight, and says that this process is gone."""
-        task, self._task = self._task, None
-        if task is None:
+        if self._loop.state == "stopped":
             return
-        task.cancel()
-        await asyncio.wait([task])
+        await self._loop.stop()
         self._store.steady = False
         await self._jobs.flush()
         await self._commit.call(Unregister(self._process))
@@ -74,20 +70,6 @@ class Maintenance:
         await self._jobs.flush()
         if self._registered_at is None or self._clock.monotonic() - self._registered_at >= REGISTER_SECONDS:
             await self._register()
-
-    async def _run(self) -> None:
-        while True:
-            await self._clock.sleep(TICK_SECONDS)
-            work = asyncio.ensure_future(self.tick())
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                await asyncio.wait([work])
-                raise
-            except OakenError as error:
-                log.warning("maintenance will try again: %s", error)
-            except Exception:
-                log.exception("maintenance failed; it will try again")
 
     async def _register(self) -> list[ProcessRow]:
         """The other living processes."""

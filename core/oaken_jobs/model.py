@@ -24,7 +24,7 @@ Reason = Literal[
     "expired",
     "cancel_grace",
 ]
-RoutedBy = Literal["label", "stage", "default", "requeue"]
+RoutedBy = Literal["label", "stage", "default", "schedule", "requeue"]
 Outcome = Literal[
     "succeeded",
     "failed",
@@ -254,6 +254,33 @@ class LeaseRef(NamedTuple):
     job_id: int
     epoch: int
     nonce: str
+
+
+class Schedule(NamedTuple):
+    """Jobs that come by the clock: every so often, or by a cron expression."""
+
+    workspace: str
+    name: str
+    queue: str
+    kind: str
+    payload: str
+    """JSON text."""
+    priority: int
+    every_ms: int | None
+    cron: str | None
+    timezone: str | None
+    """For the cron expression; None is UTC."""
+    anchor: int = 0
+    """From where an interval counts its periods: when it was added or last changed."""
+    next_run: int = 0
+    last_run: int | None = None
+    last_job: int | None = None
+    owner: str | None = None
+    """The plugin whose schedule it is; None where somebody added it."""
+    created_at: int = 0
+    actor_kind: str = "system"
+    actor_id: str = "oaken"
+    actor_via: str = "schedule"
 
 
 class Question(NamedTuple):

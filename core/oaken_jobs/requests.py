@@ -90,6 +90,7 @@ Priority = Annotated[int, BeforeValidator(_priority), Field(ge=0, le=MAX_PRIORIT
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[int | float, PlainValidator(_amount)]
 Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], Amount], Field(max_length=32)]
+ScheduleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,63})?$")]
 
 
@@ -236,6 +237,27 @@ class DrainRequest(Request):
     """Whether the agent is to get nothing new, or again."""
 
     drain: bool = True
+
+
+class ScheduleRequest(Request):
+    """What a schedule enqueues, and when: every so many seconds, or by a cron expression of five fields."""
+
+    queue: QueueName
+    kind: Kind
+    payload: dict[str, Any] = Field(default_factory=dict)
+    priority: Priority | None = None
+    every_seconds: Annotated[float, Field(ge=1, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
+    cron: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    timezone: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    workspace: Workspace | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> ScheduleRequest:
+        if (self.every_seconds is None) == (self.cron is None):
+            raise PydanticCustomError("one", "give either every_seconds or cron")
+        if self.timezone is not None and self.cron is None:
+            raise PydanticCustomError("alone", "timezone is for cron; an interval has none")
+        return self
 
 
 class TokenRequest(Request):

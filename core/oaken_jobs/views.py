@@ -11,7 +11,20 @@ import orjson
 
 from oaken_jobs.grading import grade
 from oaken_jobs.kinds import Kind, Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Child, Grade, Job, Json, Leased, ProgressRow, Question, Queue
+from oaken_jobs.model import (
+    Activity,
+    AgentRow,
+    Attempt,
+    Child,
+    Grade,
+    Job,
+    Json,
+    Leased,
+    ProgressRow,
+    Question,
+    Queue,
+    Schedule,
+)
 from oaken_jobs.store.base import Document, TokenRow
 from oaken_jobs.waits import Wait
 from oaken_jobs.waits import waits as waits_of
@@ -240,6 +253,26 @@ def kind(row: Kind, rules: Rules) -> Json:
         "retry_delays": list(row.retry_delays),
         "on_lost": row.on_lost,
         "internal": row.internal,
+    }
+
+
+def schedule(row: Schedule) -> Json:
+    return {
+        "name": row.name,
+        "workspace": row.workspace,
+        "queue": row.queue,
+        "kind": row.kind,
+        "payload": orjson.loads(row.payload),
+        "priority": row.priority,
+        "every_seconds": row.every_ms / 1000 if row.every_ms is not None else None,
+        "cron": row.cron,
+        "timezone": row.timezone,
+        "next_run": iso(row.next_run),
+        "last_run": iso(row.last_run),
+        "last_job_id": row.last_job,
+        "owner": row.owner,
+        "created_at": iso(row.created_at),
+        "actor": {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via},
     }
 
 

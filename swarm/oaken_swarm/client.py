@@ -339,6 +339,28 @@ class Client:
         """Undoes `pause_queue`."""
         return await self._call("POST", f"/queues/{_part(name)}/resume", {}, repeatable=True)
 
+    async def schedules(self, *, workspace: str | None = None) -> Json:
+        """`{"schedules"}`, by name."""
+        return await self._get("/schedules", {"workspace": workspace})
+
+    async def schedule(self, name: str, *, workspace: str | None = None) -> Json:
+        """`{"schedule"}`."""
+        return await self._get(f"/schedules/{_part(name)}", {"workspace": workspace})
+
+    async def put_schedule(self, name: str, queue: str, kind: str, payload: Json | None = None, **fields: Any) -> Json:
+        """Adds or changes a schedule: `{"schedule", "changed"}`. `fields` are those of `PUT /schedules/{name}`; either `every_seconds` or
+        `cron` is needed."""
+        body = {"queue": queue, "kind": kind, "payload": {} if payload is None else payload, **fields}
+        return await self._call("PUT", f"/schedules/{_part(name)}", body, repeatable=True)
+
+    async def remove_schedule(self, name: str, *, workspace: str | None = None) -> None:
+        """Removes a schedule; jobs that it has enqueued stay."""
+        await self._call("DELETE", f"/schedules/{_part(name)}", query={"workspace": workspace})
+
+    async def run_schedule(self, name: str, *, workspace: str | None = None) -> Json:
+        """Enqueues the job of a schedule now: `{"job"}`. Its times stay."""
+        return await self._call("POST", f"/schedules/{_part(name)}/run", _given(workspace=workspace))
+
     async def subject(self, subject: str, *, workspace: str | None = None) -> Json:
         """A subject and its labels."""
         return await self._get(f"/subjects/{_part(subject)}", {"workspace": workspace})

@@ -101,7 +101,7 @@ class Worker:
         """
         _log_to_stderr()
         try:
-            asyncio.run(self._run_until_signalled())
+            asyncio.run(self.run_until_signalled())
         except OakenError as error:
             sys.stderr.write(f"oaken worker: {' '.join(error.message.split())}\n")
             raise SystemExit(1) from None
@@ -123,7 +123,8 @@ class Worker:
         """Takes nothing new, gives running handlers their grace, then cancels them and releases their jobs."""
         await self._loop.stop()
 
-    async def _run_until_signalled(self) -> None:
+    async def run_until_signalled(self) -> None:
+        """`run_async`, ended in order by SIGINT or SIGTERM where this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             await self.run_async()
             return

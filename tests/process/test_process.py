@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oaken_app.process import Process
+from oaken_jobs import pipeline
 from oaken_jobs.config import load
 from oaken_jobs.errors import ConfigError, Unavailable
 from oaken_jobs.model import Actor
@@ -57,6 +58,85 @@ async def test_without_a_runner_no_body_runs_until_a_runner_process_comes(tmp_pa
     await runner.stop()
     await client.aclose()
     await server.stop()
+
+
+def recorded(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The order in which the parts of a process begin and have ended, and when the database is last written to."""
+    order: list[str] = []
+    core = process.core
+
+    def wrap(part: Any, method: str, name: str) -> None:
+        original = getattr(part, method)
+
+        async def call(*arguments: Any) -> Any:
+            answer = await original(*arguments)
+            order.append(name)
+            return answer
+
+        monkeypatch.setattr(part, method, call)
+
+    for part, name in (
+        (process._server, "server"),
+        (process._runner, "runner"),
+        (core.scheduler, "scheduler"),
+        (core.maintenance, "maintenance"),
+    ):
+        wrap(part, "start", f"{name} begins")
+        wrap(part, "stop", f"{name} ended")
+    wrap(core.store, "open", "database opened")
+    wrap(core.store, "close", "database closed")
+    wrap(core.store, "write", "write")
+    return order
+
+
+async def test_a_process_begins_with_the_database_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(settings_for(tmp_path))
+    order = recorded(process, monkeypatch)
+    await process.start()
+    begun = [step for step in order if step != "write"]
+    assert begun == ["database opened", "maintenance begins", "scheduler begins", "runner begins", "server begins"]
+    client = await client_of(process)
+    job_id = (await client.intake("hello"))["job"]["id"]
+    assert (await client.wait(job_id, 10))["final"]
+    await client.aclose()
+    del order[:]
+    await process.stop()
+    first_ends = list(dict.fromkeys(step for step in order if step != "write"))
+    assert first_ends == ["server ended", "scheduler ended", "maintenance ended", "runner ended", "database closed"]
+    # Nothing is written once it is closed, however long one looks.
+    assert order[-1] == "database closed"
+    await asyncio.sleep(0)
+    assert order[-1] == "database closed"
+
+
+async def test_a_process_that_is_stopped_in_a_handler_gives_the_job_back_before_the_database_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(tmp_path, environ={}, server={"port": 0}, runner={"grace": 0})
+    process = Process(settings)
+    entered = asyncio.Event()
+
+    async def forever(job: Any) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pipeline, "_intake", forever)
+    process = Process(settings)
+    order = recorded(process, monkeypatch)
+    await process.start()
+    client = await client_of(process)
+    job_id = (await client.intake("hello"))["job"]["id"]
+    await asyncio.wait_for(entered.wait(), 10)
+    await client.aclose()
+    await process.stop()
+    assert order[-1] == "database closed"
+    again = Process(settings_for(tmp_path), runner=False)
+    await again.start()
+    (job,) = await again.core.store.jobs([job_id])
+    assert (job.state, job.attempts) == ("queued", 0)
+    await again.stop()
 
 
 async def test_start_and_stop_may_be_called_again_and_at_once(tmp_path: Path) -> None:

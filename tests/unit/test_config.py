@@ -34,6 +34,7 @@ def test_without_a_file_everything_is_as_documented(tmp_path: Path) -> None:
         "recovery_grace": 20,
         "cancel_grace": 300,
         "ask_timeout": 604_800,
+        "keep_days": 30,
         "kind_limits": {},
         "unknown_kinds": "accept",
         "max_payload_bytes": 1_048_576,

@@ -25,6 +25,7 @@ from oaken_jobs.model import (
     NewJob,
     ProgressRow,
     Question,
+    Schedule,
     SetLabels,
 )
 from oaken_jobs.moves import Finish
@@ -53,6 +54,8 @@ class Enqueue:
     within: str | None = None
     """The workspace that the caller is bound to."""
     once: Once | None = None
+    queue: str | None = None
+    """Where a schedule puts it; otherwise routing decides."""
 
 
 @dataclass(slots=True)
@@ -213,10 +216,55 @@ class Sweep:
 
 
 @dataclass(slots=True)
+class Prune:
+    """Forgets jobs that ended before `before` (ms), with all that belongs to them, and other old activity, at most `limit` of each; the
+    newest `replayable` rows of activity stay. Reply: how many of the sort of which there were more (`int`)."""
+
+    before: int
+    replayable: int
+    limit: int
+
+
+@dataclass(slots=True)
 class Recover:
     """Lets no running lease end before `grace_ms` from now, nor outlast its own length. Reply: how many run (`int`)."""
 
     grace_ms: int
+
+
+@dataclass(slots=True)
+class PutSchedule:
+    """Adds or changes a schedule. Reply: `(Schedule, whether anything changed)`."""
+
+    schedule: Schedule
+    actor: Actor
+
+
+@dataclass(slots=True)
+class RemoveSchedule:
+    """Removes a schedule. Reply: None; `NotFound` where there is none."""
+
+    workspace: str
+    name: str
+    actor: Actor
+
+
+@dataclass(slots=True)
+class FireOne:
+    """Enqueues the job of a schedule now. Reply: `Enqueued`; `NotFound` where there is none."""
+
+    workspace: str
+    name: str
+    actor: Actor
+
+
+@dataclass(slots=True)
+class Fire:
+    """Enqueues the jobs of schedules that are due, the longest due first, at most `limit`, and moves these on. Reply: how many
+    (`int`). Where many are late, their jobs are spread over `spread_ms`."""
+
+    spread_ms: int
+    limit: int = 500
 
 
 @dataclass(slots=True)
@@ -308,9 +356,14 @@ Op = (
     | Answer
     | Adopt
     | Drain
+    | PutSchedule
+    | RemoveSchedule
+    | FireOne
+    | Fire
     | SetPaused
     | KeepLabels
     | Sweep
+    | Prune
     | Recover
     | AddToken
     | RevokeToken
@@ -328,6 +381,7 @@ Reply = (
     | bool
     | int
     | TokenRow
+    | tuple[Schedule, bool]
     | list[ProcessRow]
     | BaseException
     | None
@@ -401,6 +455,9 @@ class Store(Protocol):
     steady: bool
     """Set while somebody writes every second: a longer silence then means that this process stood still, and with it every
     heartbeat to it."""
+
+    @property
+    def is_open(self) -> bool: ...
 
     async def open(self) -> None:
         """Opens it, creating or migrating its tables. Raises `ConfigError` for one of a newer program."""
@@ -505,6 +562,14 @@ class Store(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
+
+    async def schedules(self, workspace: str | None = None) -> list[Schedule]:
+        """By workspace and name."""
+        ...
+
+    async def next_schedule(self) -> int | None:
+        """When the next schedule is due (ms); None where there is none."""
+        ...
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]: ...
 

@@ -1,13 +1,14 @@
 """The routes, one file a group. Each lists its own in `ROUTES`."""
 
 from oaken_swarm.paths import Route
-from oaken_swarm.routes import about, batch, health, jobs, leases, queues, subjects, tokens
+from oaken_swarm.routes import about, batch, health, jobs, leases, queues, schedules, subjects, tokens
 
 ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
     *leases.ROUTES,
     *batch.ROUTES,
     *queues.ROUTES,
+    *schedules.ROUTES,
     *subjects.ROUTES,
     *about.ROUTES,
     *tokens.ROUTES,

@@ -121,7 +121,10 @@ class Enqueues:
         human, machine = (
             self._labels.get((workspace, new.subject), (None, None)) if new.subject is not None else (None, None)
         )
-        job = self._job(op, workspace, route(new.kind, human, machine, self._rules.queues))
+        to = (
+            Route(op.queue, "schedule") if op.queue is not None else route(new.kind, human, machine, self._rules.queues)
+        )
+        job = self._job(op, workspace, to)
         if job.serial_key is not None and job.run_at <= self._now:
             job = job._replace(blocked=self._blocked(job))
         self._next_id += 1

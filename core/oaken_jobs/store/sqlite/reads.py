@@ -8,11 +8,17 @@ from typing import Any
 
 import orjson
 
-from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question
+from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
 from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.unit import ACTIVITY_COLUMNS, ATTEMPT_COLUMNS, JOB_COLUMNS, QUESTION_COLUMNS
+from oaken_jobs.store.sqlite.unit import (
+    ACTIVITY_COLUMNS,
+    ATTEMPT_COLUMNS,
+    JOB_COLUMNS,
+    QUESTION_COLUMNS,
+    SCHEDULE_COLUMNS,
+)
 
 _IN = "in (select value from json_each(?))"
 
@@ -290,6 +296,18 @@ def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, st
 
 def tokens(db: Database) -> list[TokenRow]:
     return [TokenRow._make(row) for row in db.execute("select * from tokens order by created_at, name").fetchall()]
+
+
+def schedules(db: Database, workspace: str | None) -> list[Schedule]:
+    rows = db.execute(
+        f"select {SCHEDULE_COLUMNS} from schedules where ?1 is null or workspace = ?1 order by workspace, name",
+        (workspace,),
+    ).fetchall()
+    return [Schedule._make(row) for row in rows]
+
+
+def next_schedule(db: Database) -> int | None:
+    return db.execute("select min(next_run) from schedules").fetchone()[0]
 
 
 def documents(db: Database, workspace: str, ids: Sequence[str]) -> list[Document]:

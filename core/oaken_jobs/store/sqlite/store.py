@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question
+from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
 from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
@@ -49,6 +49,10 @@ class SqliteStore:
         self._offset = self._wall_offset()
         self._written_at = clock.monotonic()
         self.steady = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
 
     async def open(self) -> None:
         try:
@@ -270,6 +274,12 @@ class SqliteStore:
 
     async def tokens(self) -> list[TokenRow]:
         return await self._find(reads.tokens)
+
+    async def schedules(self, workspace: str | None = None) -> list[Schedule]:
+        return await self._read(reads.schedules, workspace)
+
+    async def next_schedule(self) -> int | None:
+        return await self._find(reads.next_schedule)
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]:
         return await self._read(reads.documents, workspace, ids)

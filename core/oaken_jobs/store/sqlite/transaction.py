@@ -11,7 +11,7 @@ from typing import Any
 
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import CHILDREN, Enqueued, Job
+from oaken_jobs.model import CHILDREN, Enqueued, Job, Schedule
 from oaken_jobs.store.base import (
     AddToken,
     Adopt,
@@ -22,10 +22,15 @@ from oaken_jobs.store.base import (
     Drain,
     Enqueue,
     Finish,
+    Fire,
+    FireOne,
     KeepLabels,
     Op,
+    Prune,
+    PutSchedule,
     Recover,
     Register,
+    RemoveSchedule,
     Reply,
     Requeue,
     Resume,
@@ -35,15 +40,17 @@ from oaken_jobs.store.base import (
     Sweep,
     Unregister,
 )
+from oaken_jobs.store.sqlite import schedules
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.changes import Changes, named
 from oaken_jobs.store.sqlite.claims import Claims
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.enqueues import Enqueues
+from oaken_jobs.store.sqlite.prune import prune
 from oaken_jobs.store.sqlite.records import administer
 from oaken_jobs.store.sqlite.unit import Unit
 
-_ADMINISTER, _CHANGE, _REQUEUE, _ENQUEUE, _CLAIM = range(5)
+_ADMINISTER, _CHANGE, _REQUEUE, _FIRE, _ENQUEUE, _CLAIM = range(6)
 # Operations by the order in which a group is worked off.
 _STAGES: dict[type, int] = {
     Recover: _ADMINISTER,
@@ -54,6 +61,9 @@ _STAGES: dict[type, int] = {
     SetPaused: _ADMINISTER,
     KeepLabels: _ADMINISTER,
     Drain: _ADMINISTER,
+    Prune: _ADMINISTER,
+    PutSchedule: _ADMINISTER,
+    RemoveSchedule: _ADMINISTER,
     Sweep: _CHANGE,
     Finish: _CHANGE,
     Beat: _CHANGE,
@@ -62,6 +72,8 @@ _STAGES: dict[type, int] = {
     Adopt: _CHANGE,
     RevokeToken: _CHANGE,
     Requeue: _REQUEUE,
+    FireOne: _FIRE,
+    Fire: _FIRE,
     Enqueue: _ENQUEUE,
     Resume: _CLAIM,
     Claim: _CLAIM,
@@ -96,11 +108,11 @@ class Transaction:
     def apply(self, ops: Sequence[Op]) -> list[Reply]:
         """Works the group off. Refusals become replies; anything else raised means the group must be rolled back."""
         replies: list[Reply] = [None] * len(ops)
-        stages: list[list[tuple[int, Any]]] = [[], [], [], [], []]
+        stages: list[list[tuple[int, Any]]] = [[] for _ in range(6)]
         for place, op in enumerate(ops):
             stages[_STAGES[type(op)]].append((place, op))
         for place, op in stages[_ADMINISTER]:
-            replies[place] = _attempt(lambda op: administer(self._unit, op), op)
+            replies[place] = _attempt(self._administer, op)
         if stages[_CHANGE]:
             self._unit.load(named(op for _, op in stages[_CHANGE]))
             for place, op in stages[_CHANGE]:
@@ -109,15 +121,45 @@ class Transaction:
         if stages[_REQUEUE]:
             _put(replies, stages[_REQUEUE], self._changes.requeue([op for _, op in stages[_REQUEUE]]))
             self._changes.settle(parents=False)
-        added = stages[_ENQUEUE] + [(-1, op) for op in self._changes.spawned]
+        runs = self._fire(stages[_FIRE], replies)
+        added = stages[_ENQUEUE] + [(-1, op) for op in self._changes.spawned] + [(place, op) for place, _, op in runs]
         if added:
-            _put(replies, added, self._enqueues.add([op for _, op in added]))
+            answers = self._enqueues.add([op for _, op in added])
+            _put(replies, added, answers)
+            for (_, schedule, op), answer in zip(runs, answers[len(answers) - len(runs) :], strict=True):
+                if isinstance(answer, Enqueued):
+                    schedules.fired(self._unit, schedule, answer.job.id, op.actor)
         self._changes.settle()
         self._refresh(replies)
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
         return replies
+
+    def _administer(self, op: Any) -> Reply:
+        if isinstance(op, PutSchedule):
+            return schedules.put(self._unit, op)
+        if isinstance(op, Prune):
+            return prune(self._unit, op)
+        if isinstance(op, RemoveSchedule):
+            schedules.remove(self._unit, op)
+            return None
+        return administer(self._unit, op)
+
+    def _fire(self, asked: list[tuple[int, Any]], replies: list[Reply]) -> list[tuple[int, Schedule, Enqueue]]:
+        """The jobs that schedules add in this group, with the place of who asked for one (-1 for nobody)."""
+        runs: list[tuple[int, Schedule, Enqueue]] = []
+        for place, op in asked:
+            if isinstance(op, Fire):
+                due = schedules.fire_due(self._unit, op)
+                runs += [(-1, schedule, job) for schedule, job in due]
+                replies[place] = len(due)
+            else:
+                try:
+                    runs.append((place, *schedules.fire_one(self._unit, op)))
+                except OakenError as refusal:
+                    replies[place] = refusal
+        return runs
 
     def _refresh(self, replies: list[Reply]) -> None:
         """Jobs that turned out to have nothing to wait for are told as they are now."""

@@ -15,7 +15,7 @@ import orjson
 from oaken_jobs.errors import NotFound
 from oaken_jobs.kinds import Rules
 from oaken_jobs.lifecycle import allowed
-from oaken_jobs.model import CHILDREN, ENQUEUED, FREE, Activity, Actor, Attempt, Job, Question
+from oaken_jobs.model import CHILDREN, ENQUEUED, FREE, Activity, Actor, Attempt, Job, Question, Schedule
 from oaken_jobs.moves import Move
 from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.cache import RowCache
@@ -24,6 +24,7 @@ from oaken_jobs.store.sqlite.driver import Database
 JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
 ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
 QUESTION_COLUMNS = ", ".join(Question._fields)
+SCHEDULE_COLUMNS = ", ".join(Schedule._fields)
 ACTIVITY_COLUMNS = ", ".join(Activity._fields)
 
 JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
@@ -196,6 +197,11 @@ class Unit:
     def forget(self) -> None:
         """Jobs were changed behind the back of what is remembered."""
         self._cache.clear()
+
+    def gone(self, job_id: int) -> None:
+        """A statement has deleted a job."""
+        self._cache.jobs.pop(job_id, None)
+        self.jobs.pop(job_id, None)
 
     def changed_below(self, job_id: int, changes: dict[str, Any]) -> None:
         """A statement has changed these columns of a job already."""

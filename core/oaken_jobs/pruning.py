@@ -1,0 +1,40 @@
+"""Forgets what is older than it is kept: small transactions, pauses between, a loop of its own. No claim and no schedule waits."""
+
+from __future__ import annotations
+
+from oaken_jobs.clock import Clock
+from oaken_jobs.commit import Committer
+from oaken_jobs.loop import Loop
+from oaken_jobs.store.base import Prune, Store
+
+TICK_SECONDS = 60.0
+BATCH = 200
+"""Jobs forgotten in one transaction: a few milliseconds."""
+PAUSE_SECONDS = 0.02
+"""Between two transactions."""
+DAY_MS = 86_400_000
+
+
+class Pruner:
+    """`tick` forgets all that is due, for tests and for the loop."""
+
+    def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
+        self._store = store
+        self._commit = commit
+        self._clock = clock
+        self._loop = Loop("pruner", self.tick, clock, TICK_SECONDS)
+
+    async def start(self) -> None:
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+
+    async def tick(self) -> None:
+        """One round: everything that is too old now, or until the loop is told to stop."""
+        rules = self._store.rules
+        before = self._clock.now() - round(rules.keep_days * DAY_MS)
+        while not self._loop.stopping:
+            if await self._commit.call(Prune(before, rules.event_ring_size, BATCH)) < BATCH:
+                return
+            await self._clock.sleep(PAUSE_SECONDS)

@@ -1,0 +1,37 @@
+"""Enqueues what schedules say, when it is due. Every process does it; a slot is a key, so each is fired once however many do."""
+
+from __future__ import annotations
+
+from oaken_jobs.clock import Clock
+from oaken_jobs.commit import Committer
+from oaken_jobs.loop import Loop
+from oaken_jobs.store.base import Fire, Store
+
+TICK_SECONDS = 1.0
+BATCH = 500
+"""Schedules fired in one transaction."""
+
+
+class Scheduler:
+    """`tick` fires all that is due, for tests and for the loop; a cheap look says whether anything is."""
+
+    def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
+        self._store = store
+        self._commit = commit
+        self._clock = clock
+        self._loop = Loop("scheduler", self.tick, clock, TICK_SECONDS)
+
+    async def start(self) -> None:
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+
+    async def tick(self) -> None:
+        """One round: everything that is due now."""
+        due = await self._store.next_schedule()
+        if due is None or due > self._clock.now():
+            return
+        spread = round(self._store.rules.catch_up_spread * 1000)
+        while await self._commit.call(Fire(spread, BATCH)) == BATCH:
+            pass

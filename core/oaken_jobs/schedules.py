@@ -1,0 +1,108 @@
+"""Schedules: jobs that come by the clock. What callers may do with them, and when each runs next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oaken_jobs import auth, cron, jsontext
+from oaken_jobs.commit import Committer
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, PayloadInvalid
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import DEFAULT_WORKSPACE, Enqueued, Job, Principal, Schedule
+from oaken_jobs.requests import ScheduleRequest
+from oaken_jobs.store.base import FireOne, PutSchedule, RemoveSchedule, Store
+
+PRIORITY = 50
+
+
+class Put(NamedTuple):
+    """A schedule as it stands, and whether the call changed anything."""
+
+    schedule: Schedule
+    changed: bool
+
+
+class Schedules:
+    """What callers may do with schedules. Every method takes the caller first."""
+
+    def __init__(self, store: Store, commit: Committer) -> None:
+        self._store = store
+        self._commit = commit
+
+    @property
+    def _rules(self) -> Rules:
+        return self._store.rules
+
+    async def list(self, who: Principal, workspace: str | None = None) -> Sequence[Schedule]:
+        """By name. A caller that is bound to a workspace sees its own."""
+        auth.require(who, "read")
+        if who.workspace is not None:
+            workspace = self._workspace(who, workspace)
+        return await self._store.schedules(workspace)
+
+    async def get(self, who: Principal, name: str, workspace: str | None = None) -> Schedule:
+        """One of them. Raises `NotFound`."""
+        auth.require(who, "read")
+        workspace = self._workspace(who, workspace)
+        found = [one for one in await self._store.schedules(workspace) if one.name == name]
+        if not found:
+            raise NotFound(f"There is no schedule {name!r} in the workspace {workspace}. See the list of schedules.")
+        return found[0]
+
+    async def put(self, who: Principal, name: str, request: ScheduleRequest, *, owner: str | None = None) -> Put:
+        """Adds a schedule, or changes the one of that name. One that says the same keeps its next run."""
+        auth.require(who, "manage")
+        rules = self._rules
+        if request.queue not in rules.queues:
+            raise InvalidRequest(
+                f"queue {request.queue!r} is not configured. Configured are {', '.join(sorted(rules.queues))}."
+            )
+        kind = rules.kinds.get(request.kind)
+        if kind is None and rules.unknown_kinds == "reject":
+            raise InvalidRequest(
+                f"kind {request.kind!r} is not known here. Known are {', '.join(sorted(rules.kinds))}."
+            )
+        text = jsontext.dump(request.payload, max_bytes=rules.max_payload_bytes, setting="[jobs] max_payload_bytes")
+        if kind is not None and kind.payload_schema is not None:
+            problems = kind.payload_schema.problems(request.payload)
+            if problems:
+                told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
+                raise PayloadInvalid(f"The payload does not fit the schema of {request.kind}: {told}.", errors=problems)
+        if request.timezone is not None:
+            cron.zone(request.timezone)
+        schedule = Schedule(
+            workspace=self._workspace(who, request.workspace),
+            name=name,
+            queue=request.queue,
+            kind=request.kind,
+            payload=text,
+            priority=request.priority if request.priority is not None else PRIORITY,
+            every_ms=round(request.every_seconds * 1000) if request.every_seconds is not None else None,
+            cron=cron.parse(request.cron) if request.cron is not None else None,
+            timezone=request.timezone,
+            owner=owner,
+            actor_kind=who.actor.kind,
+            actor_id=who.actor.id,
+            actor_via=who.actor.via,
+        )
+        put, changed = await self._commit.call(PutSchedule(schedule, who.actor))
+        return Put(put, changed)
+
+    async def remove(self, who: Principal, name: str, workspace: str | None = None) -> None:
+        """Removes it; jobs that it has enqueued stay. Raises `NotFound`."""
+        auth.require(who, "manage")
+        await self._commit.call(RemoveSchedule(self._workspace(who, workspace), name, who.actor))
+
+    async def run(self, who: Principal, name: str, workspace: str | None = None) -> Job:
+        """Enqueues its job now, besides its times; its next run stays. Raises `NotFound`."""
+        auth.require(who, "manage")
+        enqueued: Enqueued = await self._commit.call(FireOne(self._workspace(who, workspace), name, who.actor))
+        return enqueued.job
+
+    def _workspace(self, who: Principal, named: str | None) -> str:
+        if who.workspace is not None and named not in (None, who.workspace):
+            raise Forbidden(
+                f"{who.name} is bound to the workspace {who.workspace}; it sees and touches nothing of {named!r}."
+            )
+        return who.workspace or named or DEFAULT_WORKSPACE

@@ -1,0 +1,110 @@
+"""Schedules as rows, and what they enqueue when they are due. The jobs are added with the rest of the group."""
+
+from __future__ import annotations
+
+import hashlib
+
+from oaken_jobs import cron
+from oaken_jobs.errors import NotFound
+from oaken_jobs.model import Actor, NewJob, Schedule
+from oaken_jobs.store.base import Enqueue, Fire, FireOne, PutSchedule, RemoveSchedule
+from oaken_jobs.store.sqlite.unit import SCHEDULE_COLUMNS, Unit
+
+LATE_MS = 10_000
+"""A run so much behind its time was missed: no process was there to fire it."""
+FEW = 20
+"""Late runs that are not worth spreading."""
+
+_SAME = ("queue", "kind", "payload", "priority", "every_ms", "cron", "timezone", "owner")
+"""What makes a schedule what it is; one that says the same is unchanged."""
+_DUE = f"select {SCHEDULE_COLUMNS} from schedules where next_run <= ? order by next_run, workspace, name limit ?"
+
+
+def put(unit: Unit, op: PutSchedule) -> tuple[Schedule, bool]:
+    """Adds or changes a schedule. Unchanged, it keeps its next run."""
+    wanted = op.schedule
+    old = _find(unit, wanted.workspace, wanted.name)
+    if old is not None and all(getattr(old, name) == getattr(wanted, name) for name in _SAME):
+        return old, False
+    new = wanted._replace(
+        anchor=unit.now,
+        created_at=old.created_at if old is not None else unit.now,
+        last_run=old.last_run if old is not None else None,
+        last_job=old.last_job if old is not None else None,
+    )
+    new = new._replace(next_run=cron.next_after(new, unit.now))
+    places = ", ".join("?" * len(Schedule._fields))
+    unit.db.execute(f"insert or replace into schedules ({SCHEDULE_COLUMNS}) values ({places})", new)
+    unit.note_other("schedule_changed", "put", new.name, op.actor, new.workspace)
+    return new, True
+
+
+def remove(unit: Unit, op: RemoveSchedule) -> None:
+    """Removes a schedule. Raises `NotFound`."""
+    _found(unit, op.workspace, op.name)
+    unit.db.execute("delete from schedules where workspace = ? and name = ?", (op.workspace, op.name))
+    unit.note_other("schedule_changed", "remove", op.name, op.actor, op.workspace)
+
+
+def fire_one(unit: Unit, op: FireOne) -> tuple[Schedule, Enqueue]:
+    """The job of a schedule, run now besides its times. Raises `NotFound`."""
+    schedule = _found(unit, op.workspace, op.name)
+    return schedule, _job(schedule, op.actor, key=None)
+
+
+def fire_due(unit: Unit, op: Fire) -> list[tuple[Schedule, Enqueue]]:
+    """The jobs of the schedules that are due, which are moved on. Runs that were missed are one run."""
+    due = [Schedule._make(row) for row in unit.db.execute(_DUE, (unit.now, op.limit)).fetchall()]
+    late = sum(unit.now - one.next_run > LATE_MS for one in due)
+    runs: list[tuple[Schedule, Enqueue]] = []
+    for schedule in due:
+        delay = _share(schedule, op.spread_ms) if late > FEW and unit.now - schedule.next_run > LATE_MS else 0
+        actor = Actor("system", schedule.name, "schedule")
+        job = _job(schedule, actor, key=f"schedule:{schedule.name}:{schedule.next_run}", delay_ms=delay)
+        runs.append((schedule, job))
+        unit.db.execute(
+            "update schedules set next_run = ?, last_run = ? where workspace = ? and name = ?",
+            (cron.next_after(schedule, unit.now), unit.now, schedule.workspace, schedule.name),
+        )
+    return runs
+
+
+def fired(unit: Unit, schedule: Schedule, job_id: int, actor: Actor) -> None:
+    """Remembers which job a run has made."""
+    unit.db.execute(
+        "update schedules set last_job = ? where workspace = ? and name = ?",
+        (job_id, schedule.workspace, schedule.name),
+    )
+    unit.note_other("schedule_fired", "fire", schedule.name, actor, schedule.workspace)
+
+
+def _job(schedule: Schedule, actor: Actor, *, key: str | None, delay_ms: int = 0) -> Enqueue:
+    new = NewJob(
+        kind=schedule.kind,
+        payload=schedule.payload,
+        priority=schedule.priority,
+        dedupe_key=key,
+        delay_ms=delay_ms,
+        workspace=schedule.workspace,
+    )
+    return Enqueue(new, actor, queue=schedule.queue)
+
+
+def _share(schedule: Schedule, spread_ms: int) -> int:
+    """Where in the spread this schedule comes: always the same, and evenly among many."""
+    name = f"{schedule.workspace}/{schedule.name}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % max(spread_ms, 1)
+
+
+def _find(unit: Unit, workspace: str, name: str) -> Schedule | None:
+    row = unit.db.execute(
+        f"select {SCHEDULE_COLUMNS} from schedules where workspace = ? and name = ?", (workspace, name)
+    ).fetchone()
+    return Schedule._make(row) if row else None
+
+
+def _found(unit: Unit, workspace: str, name: str) -> Schedule:
+    found = _find(unit, workspace, name)
+    if found is None:
+        raise NotFound(f"There is no schedule {name!r} in the workspace {workspace}. See the list of schedules.")
+    return found

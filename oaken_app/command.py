@@ -1,0 +1,145 @@
+"""A command line as a handler: the payload on its standard input, the result from its standard output.
+
+Exit code 0 completes the job; 65 (bad data, as `sysexits.h` has it) fails it for good; any other fails the attempt, with the end of what
+stood on standard error. A job that is cancelled, or a worker that stops, ends the command and all it has started: TERM, then KILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from oaken_jobs import jsontext
+from oaken_jobs.errors import BadJson
+from oaken_jobs.handlers import JobContext, PermanentJobError
+
+TERM_SECONDS = 10.0
+"""Between the polite signal and the other one."""
+BAD_DATA = 65
+ERROR_BYTES = 16_384
+"""Of standard error that are kept: its end."""
+
+
+class CommandFailed(Exception):
+    """The command ended with another code than 0."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Command:
+    """`words` is the program and its arguments; no shell looks at them. `most` bounds what its result may have, in bytes."""
+
+    def __init__(self, words: Sequence[str], most: int) -> None:
+        self._words = list(words)
+        self._most = most
+
+    async def run(self, job: JobContext) -> dict[str, Any]:
+        """Runs it once for a job. Raises `CommandFailed`, `PermanentJobError`; cancelled, it ends the command first."""
+        process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | _told(job),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        work = asyncio.gather(
+            _feed(process.stdin, orjson.dumps(job.payload)),
+            _read(process.stdout, self._most),
+            _tail(process.stderr),
+            process.wait(),
+        )
+        try:
+            _, out, err, code = await work
+        except BaseException:
+            await _end(process)
+            raise
+        return self._result(out, err, code)
+
+    def _result(self, out: bytes, err: bytes, code: int) -> dict[str, Any]:
+        if code != 0:
+            how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+            said = err.decode("utf-8", "replace").strip()
+            told = f"{how}: {said}" if said else how
+            raise PermanentJobError(told) if code == BAD_DATA else CommandFailed(told)
+        if len(out) > self._most:
+            raise PermanentJobError(f"it wrote more than {self._most} bytes, the most that a result may have")
+        return result_of(out)
+
+
+def result_of(out: bytes) -> dict[str, Any]:
+    """What stood on standard output as a result: a JSON object as it is, other JSON under `value`, anything else as `text`.
+
+    >>> result_of(b'{"n": 1}'), result_of(b'[1]'), result_of(b'done\\n'), result_of(b'')
+    ({'n': 1}, {'value': [1]}, {'text': 'done'}, {})
+    """
+    text = out.decode("utf-8", "replace").strip()
+    if not text:
+        return {}
+    try:
+        value: object = jsontext.parse(text.encode())
+    except BadJson:
+        return {"text": text}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
+
+
+def _told(job: JobContext) -> dict[str, str]:
+    """What the command's environment says of its job."""
+    told = {"OAKEN_JOB_ID": str(job.id), "OAKEN_JOB_KIND": job.kind, "OAKEN_JOB_ATTEMPT": str(job.attempt)}
+    if job.subject is not None:
+        told["OAKEN_JOB_SUBJECT"] = job.subject
+    if job.instructions is not None:
+        told["OAKEN_JOB_INSTRUCTIONS"] = job.instructions
+    return told
+
+
+async def _feed(stdin: asyncio.StreamWriter, payload: bytes) -> None:
+    try:
+        stdin.write(payload)
+        await stdin.drain()
+        stdin.close()
+        await stdin.wait_closed()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it does not want to know
+
+
+async def _read(stdout: asyncio.StreamReader, most: int) -> bytes:
+    """All of it, or one byte more than `most`: what comes then is thrown away, so that the command is not held up."""
+    kept = bytearray()
+    while chunk := await stdout.read(65_536):
+        kept += chunk[: most + 1 - len(kept)]
+    return bytes(kept)
+
+
+async def _tail(stderr: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await stderr.read(65_536):
+        kept = (kept + chunk)[-ERROR_BYTES:]
+    return kept
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends the command with its whole group; returns when it is gone."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), TERM_SECONDS)
+            break
+        except TimeoutError:
+            continue
+    await process.wait()

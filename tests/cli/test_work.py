@@ -1,0 +1,185 @@
+"""`oaken work`: real commands as workers of a real data folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oaken_app.command import result_of
+from tests.cli.test_cli import Said, oaken
+
+Run = Callable[..., Said]
+
+
+class Bench:
+    """A data folder, and commands that work on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._workers: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: str) -> Said:
+        return oaken(*arguments, data=self.folder)
+
+    def enqueue(self, kind: str, payload: dict[str, Any], **fields: str) -> int:
+        options = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", value)]
+        text = json.dumps(payload).encode()
+        said = oaken("job", "enqueue", kind, "--payload", "-", *options, "--json", data=self.folder, stdin=text)
+        return said.json["job"]["id"]
+
+    def work(self, kind: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "oaken_app.main", "work", "--kind", kind, *options, "--", *command],
+            env=clean | {"OAKEN_DATA_DIR": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._workers.append(worker)
+        return worker
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        return self.run("job", "status", str(job_id), "--json").json["job"]
+
+    def until(self, job_id: int, *states: str, seconds: float = 20) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while True:
+            job = self.job(job_id)
+            if job["state"] in states:
+                return job
+            assert time.monotonic() < deadline, job
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.send_signal(signal.SIGTERM)
+        for worker in self._workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.communicate(timeout=20)
+            worker.kill()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path / "data")
+    yield found
+    found.stop()
+
+
+def test_a_command_does_jobs_of_its_kind_and_no_others(bench: Bench) -> None:
+    script = (
+        "import json, os, sys; p = json.load(sys.stdin); "
+        "print(json.dumps({'n': p['n'] + 1, 'job': os.environ['OAKEN_JOB_ID'], 'subject': os.environ['OAKEN_JOB_SUBJECT']}))"
+    )
+    first = bench.enqueue("add", {"n": 1}, subject="note:1")
+    other = bench.enqueue("other", {})
+    bench.work("add", sys.executable, "-c", script)
+    assert bench.run("job", "wait", str(first), "--seconds", "30").code == 0
+    job = bench.job(first)
+    assert job["result"] == {"n": 2, "job": str(first), "subject": "note:1"}
+    assert "/work-" in job["agent"]
+    assert bench.job(other)["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "reason", "error"),
+    [
+        ("echo oops >&2; exit 3", "failed", "out_of_attempts", "exit code 3: oops"),
+        ("echo bad input >&2; exit 65", "failed", "permanent", "exit code 65: bad input"),
+        ("kill -9 $$", "failed", "out_of_attempts", "ended by signal 9"),
+        ("echo token=abcdefghijklmnop123456 >&2; exit 1", "failed", "out_of_attempts", "[redacted]"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x", "failed", "permanent", "more than 1048576 bytes"),
+    ],
+)
+def test_what_a_command_says_on_its_way_out_is_kept(
+    bench: Bench, script: str, state: str, reason: str, error: str
+) -> None:
+    job_id = bench.enqueue("shell", {}, max_attempts="1")
+    bench.work("shell", "sh", "-c", script)
+    job = bench.until(job_id, "failed", "succeeded")
+    assert (job["state"], job["reason"]) == (state, reason)
+    assert error in job["last_error"]
+
+
+def test_a_command_that_does_not_read_its_payload_is_no_trouble(bench: Bench) -> None:
+    job_id = bench.enqueue("shell", {"text": "x" * 500_000})
+    bench.work("shell", "sh", "-c", "exec <&-; echo done")
+    assert bench.until(job_id, "succeeded")["result"] == {"text": "done"}
+
+
+def test_a_cancelled_job_ends_its_command_and_what_that_has_started(bench: Bench, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job_id = bench.enqueue("shell", {})
+    bench.work("shell", "sh", "-c", f"sleep 600 & echo $$ $! > {pids}; wait", options=("--lease-seconds", "1"))
+    bench.until(job_id, "running")
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    bench.run("job", "cancel", str(job_id))
+    assert bench.until(job_id, "cancelled")["reason"] == "cancelled_by_user"
+    for pid in map(int, pids.read_text().split()):
+        wait_for(lambda pid=pid: not _alive(pid))
+
+
+def test_a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_job_back(bench: Bench, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job_id = bench.enqueue("shell", {})
+    worker = bench.work("shell", "sh", "-c", f"echo $$ > {pids}; exec sleep 600", options=("--grace", "0"))
+    wait_for(lambda: pids.exists() and bool(pids.read_text()))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    job = bench.job(job_id)
+    assert (job["state"], job["attempts"]) == ("queued", 0)
+    assert not _alive(int(pids.read_text()))
+
+
+def test_a_command_that_is_not_there_fails_the_job_and_says_so(bench: Bench) -> None:
+    job_id = bench.enqueue("shell", {}, max_attempts="1")
+    bench.work("shell", "no-such-program-anywhere")
+    assert "no-such-program-anywhere" in bench.until(job_id, "failed")["last_error"]
+
+
+def test_without_a_command_the_usage_is_said(bench: Bench) -> None:
+    said = bench.run("work", "--kind", "x")
+    assert said.code == 2
+    assert "Missing argument" in said.err
+
+
+@pytest.mark.parametrize(
+    ("out", "result"),
+    [
+        (b"", {}),
+        (b" \n", {}),
+        (b'{"a": 1}\n', {"a": 1}),
+        (b"[1, 2]", {"value": [1, 2]}),
+        (b"17\n", {"value": 17}),
+        (b"null", {"value": None}),
+        (b"two\nlines\n", {"text": "two\nlines"}),
+        (b"\xff\xfe", {"text": "\ufffd\ufffd"}),
+        (b'{"a": NaN}', {"text": '{"a": NaN}'}),
+    ],
+)
+def test_what_stands_on_standard_output_is_the_result(out: bytes, result: dict[str, Any]) -> None:
+    assert result_of(out) == result
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
