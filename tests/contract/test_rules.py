@@ -725,7 +725,8 @@ def same(row: Job, job: ModelJob) -> None:
     differing = {
         column: (getattr(row, column), getattr(job, name))
         for column, name in SAME.items()
-        if getattr(row, column) != getattr(job, name)
+        # When a job that has ended might have run means nothing; in a group it may have ended before that was settled.
+        if getattr(row, column) != getattr(job, name) and not (column == "run_at" and row.final)
     }
     assert not differing, f"job {job.id}, (service, model): {differing}"
 
