@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from oaken_jobs import auth, jsontext, redaction
+from oaken_jobs import auth, payloads, redaction
 from oaken_jobs.activity import Follower
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.dispatch import Dispatcher
-from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, OakenError, PayloadInvalid
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, OakenError
 from oaken_jobs.leasing import Leasing, once
 from oaken_jobs.lifecycle import sources
 from oaken_jobs.model import MAX_PRIORITY, PRIORITIES, STATES, Enqueued, Job, NewJob, Principal, Queue, SetLabels
@@ -99,19 +99,7 @@ class Jobs(Leasing):
 
     def _enqueue_op(self, who: Principal, request: NewJobRequest) -> Enqueue:
         auth.require(who, "enqueue")
-        kind = self.rules.kinds.get(request.kind)
-        if kind is None and self.rules.unknown_kinds == "reject":
-            raise InvalidRequest(
-                f"kind {request.kind!r} is not known here. Known are {', '.join(sorted(self.rules.kinds)) or 'none'}; "
-                'others are taken where [jobs] unknown_kinds is "accept".'
-            )
-        payload = jsontext.dump(
-            request.payload, max_bytes=self.rules.max_payload_bytes, setting="[jobs] max_payload_bytes"
-        )
-        schema = kind.payload_schema if kind else None
-        if schema is not None and (problems := schema.problems(request.payload)):
-            told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
-            raise PayloadInvalid(f"The payload does not fit the schema of {request.kind}: {told}.", errors=problems)
+        payload, schema_hash = payloads.checked(self.rules, request.kind, request.payload)
         free = who.runner or not who.roles.isdisjoint(("user", "admin"))
         if not free and request.parent_id is None:
             raise Forbidden(
@@ -144,9 +132,7 @@ class Jobs(Leasing):
             ttl_ms=max(1, round(request.ttl_seconds * 1000)) if request.ttl_seconds is not None else None,
             workspace=workspace,
         )
-        op = Enqueue(
-            new, who.actor, schema.hash if schema else None, None if free else who.holder, within=who.workspace
-        )
+        op = Enqueue(new, who.actor, schema_hash, None if free else who.holder, within=who.workspace)
         if request.idempotency_key is not None:
             op.once = once(who, request.idempotency_key, "enqueue", *new)
         return op

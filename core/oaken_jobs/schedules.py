@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oaken_jobs import auth, cron, jsontext
+from oaken_jobs import auth, cron, payloads
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, PayloadInvalid
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import DEFAULT_WORKSPACE, Enqueued, Job, Principal, Schedule
 from oaken_jobs.requests import ScheduleRequest
@@ -58,17 +58,7 @@ class Schedules:
             raise InvalidRequest(
                 f"queue {request.queue!r} is not configured. Configured are {', '.join(sorted(rules.queues))}."
             )
-        kind = rules.kinds.get(request.kind)
-        if kind is None and rules.unknown_kinds == "reject":
-            raise InvalidRequest(
-                f"kind {request.kind!r} is not known here. Known are {', '.join(sorted(rules.kinds))}."
-            )
-        text = jsontext.dump(request.payload, max_bytes=rules.max_payload_bytes, setting="[jobs] max_payload_bytes")
-        if kind is not None and kind.payload_schema is not None:
-            problems = kind.payload_schema.problems(request.payload)
-            if problems:
-                told = "; ".join(f"{p['path']} breaks {p['rule']}: {p['message']}" for p in problems)
-                raise PayloadInvalid(f"The payload does not fit the schema of {request.kind}: {told}.", errors=problems)
+        text, _ = payloads.checked(rules, request.kind, request.payload)
         if request.timezone is not None:
             cron.zone(request.timezone)
         schedule = Schedule(
