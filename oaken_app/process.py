@@ -87,6 +87,8 @@ class Process:
         await self.core.stop_duties()
         if self._runner is not None:
             await self._runner.stop()
+            if self.core.opened:
+                await self.core.jobs.flush()  # what its workers did last
         await self.core.close()
 
 

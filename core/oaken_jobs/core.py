@@ -46,6 +46,8 @@ class Core:
         self.scheduler = Scheduler(store, self.commit, clock)
         self.pruner = Pruner(store, self.commit, clock)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
+        self.opened = False
+        """Whether the database has been opened; a process whose start failed closes it all the same."""
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self._foreign
         self.commit.committed = self.follower.own_commit
@@ -64,6 +66,7 @@ class Core:
     async def open(self) -> None:
         """Opens the database. Duties begin with `start_duties`, which short-lived processes leave out."""
         await self.store.open()
+        self.opened = True
 
     async def start_duties(self) -> None:
         """Begins what every long-lived process does, whichever it is."""
@@ -81,8 +84,6 @@ class Core:
         """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
         self.dispatch.close()
         await self.stop_duties()
-        if self.store.is_open:
-            await self.jobs.flush()
         await self.follower.close()
         await self.commit.close()
         await self.store.close()

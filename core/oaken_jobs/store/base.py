@@ -456,9 +456,6 @@ class Store(Protocol):
     """Set while somebody writes every second: a longer silence then means that this process stood still, and with it every
     heartbeat to it."""
 
-    @property
-    def is_open(self) -> bool: ...
-
     async def open(self) -> None:
         """Opens it, creating or migrating its tables. Raises `ConfigError` for one of a newer program."""
         ...

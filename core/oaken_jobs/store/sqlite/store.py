@@ -50,10 +50,6 @@ class SqliteStore:
         self._written_at = clock.monotonic()
         self.steady = False
 
-    @property
-    def is_open(self) -> bool:
-        return self._writer is not None
-
     async def open(self) -> None:
         try:
             create_file(self.path)
