@@ -52,9 +52,8 @@ class Claims:
         self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
-        self._hidden: set[tuple[str, str]] = set()
-        """Keys whose waiting jobs were put out of sight, and how many these were in all."""
         self._out_of_sight = 0
+        """Jobs of busy keys that were hidden."""
         self._characters = 0
         """Of payloads that were handed out."""
         self._children_room = 4 * CHILD_CHARACTERS
@@ -240,8 +239,7 @@ class Claims:
                 self._keys[name] = job.id
             return False
         self._keys.setdefault(name, 0)
-        if name not in self._hidden or self._unit.jobs[job.id].blocked == FREE:
-            self._hidden.add(name)
+        if self._unit.jobs[job.id].blocked == FREE:  # not hidden with another of its key just now
             self._out_of_sight += blocked.hide(self._unit, *name, taken or 0)
             self._more |= self._out_of_sight > _OUT_OF_SIGHT
         return True
