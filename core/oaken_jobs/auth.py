@@ -10,7 +10,7 @@ import secrets
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated
-from oaken_jobs.model import ROLES, Actor, Principal
+from oaken_jobs.model import DEFAULT_WORKSPACE, ROLES, Actor, Principal
 from oaken_jobs.store.base import AddToken, RevokeToken, Store, TokenRow
 
 PREFIX = "oak_"
@@ -66,6 +66,19 @@ def require_unbound(principal: Principal, what: str) -> None:
             f"{principal.name} is bound to the workspace {principal.workspace} and may not {what}, which concerns all of them. "
             "Use a token without a workspace."
         )
+
+
+def workspace_of(principal: Principal, named: str | None) -> str:
+    """The workspace that a call means: the one its caller is bound to, the one named, else the default one. Raises `Forbidden` where
+    a bound caller names another."""
+    if principal.workspace is None:
+        return named or DEFAULT_WORKSPACE
+    if named not in (None, principal.workspace):
+        raise Forbidden(
+            f"{principal.name} is bound to the workspace {principal.workspace}; it sees and touches nothing of {named!r}. "
+            "Leave workspace out, or use another token."
+        )
+    return principal.workspace
 
 
 def new_token() -> str:

@@ -108,7 +108,7 @@ class Jobs(Leasing):
             )
         workspace = request.workspace
         if who.workspace is not None and workspace is not None:
-            workspace = self._workspace(who, workspace)
+            workspace = auth.workspace_of(who, workspace)
         priority = request.priority
         if priority is None:
             priority = PRIORITIES["user"] if who.actor.kind == "user" else PRIORITIES["ingest"]
@@ -182,7 +182,8 @@ class Jobs(Leasing):
         """Puts a failed, cancelled or queued job back to run now, in its queue or the one named. With `retriage` the machine's labels of
         its subject are cleared, so that triage and routing decide again."""
         auth.require(who, "manage")
-        self._check_queue(queue)
+        if queue is not None:
+            self.rules.require_queue(queue)
         return await self._commit.call(Requeue(job_id, who.actor, queue, retriage, who.workspace))
 
     async def requeue_all(
@@ -197,7 +198,8 @@ class Jobs(Leasing):
     ) -> Bulk:
         """`requeue` for all that match; some thousands a call, the rest by its cursor. `dry_run` only counts."""
         auth.require(who, "manage")
-        self._check_queue(queue)
+        if queue is not None:
+            self.rules.require_queue(queue)
         mark = ("requeue", queue, retriage)
 
         def requeue(job_id: int) -> Requeue:
@@ -253,13 +255,6 @@ class Jobs(Leasing):
         remaining = max(matched - done - skipped, 0)
         return Bulk(matched, done, skipped, remaining, cursor_of(bound, after, up_to) if remaining else None)
 
-    def _check_queue(self, queue: str | None) -> None:
-        if queue is not None and queue not in self.rules.queues:
-            raise InvalidRequest(
-                f"queue {queue!r} is not configured. Configured are {', '.join(sorted(self.rules.queues))}; "
-                "add others as [queues.NAME] in config.toml."
-            )
-
     async def answer(self, who: Principal, job_id: int, text: str) -> Job:
         """Answers a job's open question; it is then runnable. For people, and for the agent that enqueued it.
 
@@ -287,7 +282,7 @@ class Jobs(Leasing):
     ) -> dict[str, dict[str, str]]:
         """Sets people's labels of a subject; they win over the machine's. Moves no job."""
         auth.require(who, "manage")
-        workspace = self._workspace(who, workspace)
+        workspace = auth.workspace_of(who, workspace)
         await self._commit.call(KeepLabels(SetLabels(subject, "human", human), who.actor, workspace))
         return await self._store.labels(workspace, subject)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jsonschema_rs
 import orjson
 
-from oaken_jobs.errors import ConfigError
+from oaken_jobs.errors import ConfigError, InvalidRequest
 from oaken_jobs.model import Effect, Job, Json
 from oaken_jobs.retry import OnLost, Policy
 from oaken_jobs.routing import DEFAULT_QUEUE, QueueRule
@@ -130,6 +130,14 @@ class Rules:
     def internal(self) -> tuple[str, ...]:
         """Kinds that only Oaken's own runners may lease."""
         return tuple(sorted(name for name, kind in self.kinds.items() if kind.internal))
+
+    def require_queue(self, name: str) -> None:
+        """Raises `InvalidRequest` for a queue that is not configured."""
+        if name not in self.queues:
+            raise InvalidRequest(
+                f"queue {name!r} is not configured. Configured are {', '.join(sorted(self.queues))}; "
+                "add others as [queues.NAME] in config.toml."
+            )
 
     def lease_for(self, kind: str) -> float:
         """Seconds a lease of this kind lasts when the request does not say."""

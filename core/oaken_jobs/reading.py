@@ -14,10 +14,9 @@ import orjson
 from oaken_jobs import auth
 from oaken_jobs.activity import Follower
 from oaken_jobs.clock import Clock
-from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound
+from oaken_jobs.errors import InvalidRequest, NotFound
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
-    DEFAULT_WORKSPACE,
     STATES,
     Activity,
     AgentRow,
@@ -120,19 +119,8 @@ class Reader:
             auth.require(who, "lease")
             where = replace(where, concerns=who.holder)
         if who.workspace is not None or where.workspace is not None:
-            where = replace(where, workspace=self._workspace(who, where.workspace))
+            where = replace(where, workspace=auth.workspace_of(who, where.workspace))
         return where
-
-    def _workspace(self, who: Principal, named: str | None) -> str:
-        """The workspace that is meant: the caller's own, the one named, else the default one."""
-        if who.workspace is None:
-            return named or DEFAULT_WORKSPACE
-        if named not in (None, who.workspace):
-            raise Forbidden(
-                f"{who.name} is bound to the workspace {who.workspace}; it sees and touches nothing of {named!r}. "
-                "Leave workspace out, or use another token."
-            )
-        return who.workspace
 
     async def waits(self, jobs: Sequence[Job]) -> dict[int, list[Wait]]:
         """By id: why each of these jobs, which were read before, is not running."""
@@ -257,17 +245,17 @@ class Reader:
     async def labels(self, who: Principal, subject: str, workspace: str | None = None) -> dict[str, dict[str, str]]:
         """Labels of a subject by layer."""
         auth.require(who, "read")
-        return await self._store.labels(self._workspace(who, workspace), subject)
+        return await self._store.labels(auth.workspace_of(who, workspace), subject)
 
     async def documents(self, who: Principal, ids: Sequence[str], workspace: str | None = None) -> list[Document]:
         """Stored documents with where they came from."""
         auth.require(who, "read")
-        return await self._store.documents(self._workspace(who, workspace), ids)
+        return await self._store.documents(auth.workspace_of(who, workspace), ids)
 
     async def vectors(self, who: Principal, workspace: str | None = None) -> list[tuple[str, str, list[float]]]:
         """(document, model, vector) of all stored vectors."""
         auth.require(who, "read")
-        return await self._store.vectors(self._workspace(who, workspace))
+        return await self._store.vectors(auth.workspace_of(who, workspace))
 
     def _may_look(self, who: Principal) -> None:
         if not auth.may(who, "read"):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from oaken_jobs import auth, cron, payloads
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound
+from oaken_jobs.errors import NotFound
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import DEFAULT_WORKSPACE, Enqueued, Job, Principal, Schedule
+from oaken_jobs.model import Enqueued, Job, Principal, Schedule
 from oaken_jobs.requests import ScheduleRequest
 from oaken_jobs.store.base import FireOne, PutSchedule, RemoveSchedule, Store
 
@@ -38,13 +38,13 @@ class Schedules:
         """By name. A caller that is bound to a workspace sees its own."""
         auth.require(who, "read")
         if who.workspace is not None:
-            workspace = self._workspace(who, workspace)
+            workspace = auth.workspace_of(who, workspace)
         return await self._store.schedules(workspace)
 
     async def get(self, who: Principal, name: str, workspace: str | None = None) -> Schedule:
         """One of them. Raises `NotFound`."""
         auth.require(who, "read")
-        workspace = self._workspace(who, workspace)
+        workspace = auth.workspace_of(who, workspace)
         found = [one for one in await self._store.schedules(workspace) if one.name == name]
         if not found:
             raise NotFound(f"There is no schedule {name!r} in the workspace {workspace}. See the list of schedules.")
@@ -54,15 +54,12 @@ class Schedules:
         """Adds a schedule, or changes the one of that name. One that says the same keeps its next run."""
         auth.require(who, "manage")
         rules = self._rules
-        if request.queue not in rules.queues:
-            raise InvalidRequest(
-                f"queue {request.queue!r} is not configured. Configured are {', '.join(sorted(rules.queues))}."
-            )
+        rules.require_queue(request.queue)
         text, _ = payloads.checked(rules, request.kind, request.payload)
         if request.timezone is not None:
             cron.zone(request.timezone)
         schedule = Schedule(
-            workspace=self._workspace(who, request.workspace),
+            workspace=auth.workspace_of(who, request.workspace),
             name=name,
             queue=request.queue,
             kind=request.kind,
@@ -82,17 +79,10 @@ class Schedules:
     async def remove(self, who: Principal, name: str, workspace: str | None = None) -> None:
         """Removes it; jobs that it has enqueued stay. Raises `NotFound`."""
         auth.require(who, "manage")
-        await self._commit.call(RemoveSchedule(self._workspace(who, workspace), name, who.actor))
+        await self._commit.call(RemoveSchedule(auth.workspace_of(who, workspace), name, who.actor))
 
     async def run(self, who: Principal, name: str, workspace: str | None = None) -> Job:
         """Enqueues its job now, besides its times; its next run stays. Raises `NotFound`."""
         auth.require(who, "manage")
-        enqueued: Enqueued = await self._commit.call(FireOne(self._workspace(who, workspace), name, who.actor))
+        enqueued: Enqueued = await self._commit.call(FireOne(auth.workspace_of(who, workspace), name, who.actor))
         return enqueued.job
-
-    def _workspace(self, who: Principal, named: str | None) -> str:
-        if who.workspace is not None and named not in (None, who.workspace):
-            raise Forbidden(
-                f"{who.name} is bound to the workspace {who.workspace}; it sees and touches nothing of {named!r}."
-            )
-        return who.workspace or named or DEFAULT_WORKSPACE
