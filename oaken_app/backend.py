@@ -19,7 +19,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
 from oaken_swarm.app import App
-from oaken_swarm.client import NO_TOKEN, Client
+from oaken_swarm.client import DEFAULT_TRIES, NO_TOKEN, Client
 
 T = TypeVar("T")
 
@@ -46,19 +46,29 @@ async def core_on(data_dir: Path | None) -> AsyncGenerator[Core]:
 
 
 @asynccontextmanager
-async def connected(data_dir: Path | None) -> AsyncGenerator[Client]:
-    """A client of the server at `OAKEN_URL`, or of the data folder where that is not set or the folder is named."""
+async def connected(data_dir: Path | None, *, stays: bool = False) -> AsyncGenerator[Client]:
+    """A client of the server at `OAKEN_URL`, or of the data folder where that is not set or the folder is named.
+
+    With `stays`, for a process that works until it is stopped: it does the duties of a data folder, and leaves trying again to
+    its own loop.
+    """
     settings = config.load(data_dir)
+    tries = 1 if stays else DEFAULT_TRIES
     if settings.url is not None and data_dir is None:
-        async with Client(settings.url, settings.token) as client:
+        async with Client(settings.url, settings.token, tries=tries) as client:
             if not client.has_token:
                 raise Unauthenticated(f"OAKEN_URL is set ({client.url}), OAKEN_TOKEN is not. {NO_TOKEN}")
             yield client
         return
     async with core_on(data_dir) as core:
+        if stays:
+            await core.start_duties()
         app = App(core, settings.server, local=local_principal())
-        async with Client("http://127.0.0.1", transport=httpx2.ASGITransport(app)) as client:
-            yield client
+        try:
+            async with Client("http://127.0.0.1", transport=httpx2.ASGITransport(app), tries=tries) as client:
+                yield client
+        finally:
+            app.stop()
 
 
 def place(data_dir: Path | None) -> str:

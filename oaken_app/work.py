@@ -6,44 +6,18 @@ import asyncio
 import logging
 import os
 import secrets
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import httpx2
 import typer
 
-from oaken_app.backend import core_on, local_principal
+from oaken_app.backend import connected
 from oaken_app.command import Command
 from oaken_app.options import DataDir
-from oaken_jobs import config
 from oaken_jobs.errors import InvalidRequest
 from oaken_swarm import Worker
-from oaken_swarm.app import App
-from oaken_swarm.client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-@asynccontextmanager
-async def _client(data_dir: Path | None) -> AsyncGenerator[Client]:
-    """As other commands have it, but for a process that stays: on a data folder it does the duties, too."""
-    settings = config.load(data_dir)
-    if settings.url is not None and data_dir is None:
-        async with Client(settings.url, settings.token, tries=1) as client:
-            yield client
-        return
-    async with core_on(data_dir) as core:
-        await core.start_duties()
-        local = App(core, settings.server, local=local_principal())
-        try:
-            async with Client("http://127.0.0.1", tries=1, transport=httpx2.ASGITransport(local)) as client:
-                yield client
-        finally:
-            local.stop()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -82,7 +56,7 @@ async def _work(
     instance: str | None,
     data_dir: Path | None,
 ) -> None:
-    async with _client(data_dir) as client:
+    async with connected(data_dir, stays=True) as client:
         me, meta = await client.me(), await client.meta()
         command = Command(words, meta["limits"]["max_result_bytes"])
         worker = Worker(

@@ -60,6 +60,7 @@ _BY_STATUS: dict[int, type[OakenError]] = {
     503: Unavailable,
     504: Unavailable,
 }
+DEFAULT_TRIES = 4
 # Nothing of the request has left when one of these is raised, so any call may be made again.
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _REPEATABLE_OPS = frozenset({"complete", "fail", "defer", "release", "ask", "cancelled", "heartbeat"})
@@ -86,7 +87,7 @@ class Client:
         *,
         timeout: float = 30,
         instance: str | None = None,
-        tries: int = 4,
+        tries: int = DEFAULT_TRIES,
         transport: httpx2.AsyncBaseTransport | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
