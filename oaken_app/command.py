@@ -20,6 +20,7 @@ from oaken_jobs.handlers import JobContext, PermanentJobError
 
 TERM_SECONDS = 10.0
 """Between the polite signal and the other one."""
+LOOK_SECONDS = 0.02
 BAD_DATA = 65
 ERROR_BYTES = 16_384
 """Of standard error that are kept: its end."""
@@ -131,15 +132,21 @@ async def _tail(stderr: asyncio.StreamReader) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends the command with its whole group; returns when it is gone."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), TERM_SECONDS)
-            break
-        except TimeoutError:
-            continue
+    """Ends the command with its whole group; returns when all of it is gone."""
+    _signal(process.pid, signal.SIGTERM)
+    left = TERM_SECONDS
+    # The command itself may be gone before what it has started.
+    while left > 0 and (process.returncode is None or _signal(process.pid, 0)):
+        await asyncio.sleep(LOOK_SECONDS)
+        left -= LOOK_SECONDS
+    _signal(process.pid, signal.SIGKILL)
     await process.wait()
+
+
+def _signal(group: int, number: int) -> bool:
+    """Whether there was anybody in the group to be told."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from oaken_app import command
 from oaken_app.command import result_of
 from tests.cli.test_cli import Said, oaken
 
@@ -127,6 +130,25 @@ def test_a_cancelled_job_ends_its_command_and_what_that_has_started(bench: Bench
     assert bench.until(job_id, "cancelled")["reason"] == "cancelled_by_user"
     for pid in map(int, pids.read_text().split()):
         wait_for(lambda pid=pid: not _alive(pid))
+
+
+def test_what_a_command_has_started_and_will_not_stop_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "TERM_SECONDS", 0.3)
+    pids = tmp_path / "pids"
+    script = f"sh -c 'trap \"\" TERM; echo $$ > {pids}; while :; do sleep 1; done' & wait"
+
+    async def cancelled() -> None:
+        job: Any = SimpleNamespace(id=1, kind="shell", attempt=1, subject=None, instructions=None, payload={})
+        running = asyncio.ensure_future(command.Command(["sh", "-c", script], 1000).run(job))
+        await asyncio.to_thread(wait_for, lambda: pids.exists() and bool(pids.read_text()))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    wait_for(lambda: not _alive(int(pids.read_text())))
 
 
 def test_a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_job_back(bench: Bench, tmp_path: Path) -> None:
