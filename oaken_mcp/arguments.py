@@ -22,11 +22,11 @@ from oaken_jobs.requests import (
     Line,
     Money,
     NewJobRequest,
+    QuestionText,
     QueueName,
     Request,
     RequeueRequest,
     Seconds,
-    Text,
     read,
 )
 
@@ -173,7 +173,7 @@ class Release(Request):
     lease_id: LeaseId
     seconds: Seconds | None = None
     after_children: bool = False
-    question: Text | None = None
+    question: QuestionText | None = None
 
     @model_validator(mode="after")
     def _one_reason(self) -> Release:

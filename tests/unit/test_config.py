@@ -289,3 +289,14 @@ def test_importing_the_settings_brings_in_no_schema_engine_and_no_database() -> 
 def test_a_database_that_this_version_cannot_use_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"OAKEN_DATABASE_URL.*SQLite.*OAKEN_DATA_DIR"):
         load(tmp_path, environ={"OAKEN_DATABASE_URL": "postgresql://somewhere/jobs"})
+
+
+def test_what_the_settings_say_of_rules_reaches_them(tmp_path: Path) -> None:
+    toml = (
+        "[jobs]\ncancel_grace = 7\nask_timeout = 8\nkeep_days = 9\n[scheduler]\ncatch_up_spread = 10\n"
+        "[api]\nevent_ring_size = 11\n[kinds.slow]\nretry_delays = [1, 60]\n"
+    )
+    found = rules(_load(tmp_path, toml))
+    assert (found.cancel_grace, found.ask_timeout, found.keep_days) == (7, 8, 9)
+    assert (found.catch_up_spread, found.event_ring_size) == (10, 11)
+    assert found.kinds["slow"].retry_delays == (1, 60)

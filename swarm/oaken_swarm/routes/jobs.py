@@ -270,7 +270,7 @@ async def attempts(call: Call, asked: EmptyRequest) -> Answer:
 
 
 async def late_result(call: Call, asked: EmptyRequest) -> Answer:
-    epoch = read(AdoptRequest, {"epoch": read_epoch(call.params["epoch"])}).epoch
+    epoch = read_epoch(call.params["epoch"])
     return Answer((await call.core.jobs.late_result(call.who, call.job_id, epoch)).encode())
 
 
