@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oaken_jobs.errors import OakenError
+from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import Activity
 from oaken_jobs.store.base import Cancel, Op, Store
 
@@ -27,25 +28,30 @@ PAGE = 1000
 Listener = Callable[[list[Activity]], None]
 
 
-class Follower:
+class Follower(Lifecycle):
     """One per process. Real time, not the clock's: it waits for other processes, which no test clock moves."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
         self._listeners: dict[Listener, bool] = {}
         """Listeners, and whether they want cancellations alone."""
         self._cursor: int | None = None
         self._own = asyncio.Event()
         self._watching = 0
+        self._wanted = asyncio.Event()
+        """Set while somebody waits."""
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
         self.foreign: Callable[[], None] = lambda: None
         """Called when another process has committed, while there is interest."""
 
     def watch(self, yes: bool) -> None:
         """Says that somebody waits (or does not any more) for what other processes do."""
         self._watching += 1 if yes else -1
-        self._start()
+        if self._watching > 0:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
 
     @contextmanager
     def listen(self, listener: Listener, *, cancels_only: bool = False) -> Generator[None]:
@@ -82,18 +88,17 @@ class Follower:
         if self._cursor is None:
             self._cursor = await self._store.activity_head()
 
-    async def close(self) -> None:
-        self._closed = True
+    async def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="follower")
+
+    async def _end(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def _start(self) -> None:
-        if self._watching > 0 and not self._closed and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="follower")
-
     async def _run(self) -> None:
-        while self._watching > 0:
+        while True:
+            await self._wanted.wait()
             try:
                 await self._pass()
             except OakenError as error:

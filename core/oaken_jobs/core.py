@@ -67,6 +67,7 @@ class Core:
         """Opens the database. Duties begin with `start_duties`, which short-lived processes leave out."""
         await self.store.open()
         self.opened = True
+        await self.follower.start()
 
     async def start_duties(self) -> None:
         """Begins what every long-lived process does, whichever it is."""
@@ -84,6 +85,6 @@ class Core:
         """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
         self.dispatch.close()
         await self.stop_duties()
-        await self.follower.close()
+        await self.follower.stop()
         await self.commit.close()
         await self.store.close()

@@ -25,40 +25,32 @@ REGISTER_SECONDS = 10.0
 SWEEP_BATCH = 500
 
 
-class Maintenance:
-    """`tick` does one round, for tests and for the loop."""
+class Maintenance(Loop):
+    """`tick` does one round, for tests and for the loop.
+
+    At its start it registers this process. A server, and the first process to have the database open, gives running leases a grace:
+    their workers could not reach it. At its end it says that this process is gone.
+    """
 
     def __init__(self, store: Store, commit: Committer, jobs: Jobs, clock: Clock, role: str) -> None:
+        super().__init__("maintenance", self.tick, clock, TICK_SECONDS)
         self._store = store
         self._commit = commit
         self._jobs = jobs
-        self._clock = clock
         self._role = role
         self._process = secrets.token_hex(8)
         self._started_at = clock.now()
-        self._loop = Loop("maintenance", self.tick, clock, TICK_SECONDS)
         self._registered_at: float | None = None
 
-    async def start(self) -> None:
-        """Registers this process and begins. A server, and the first one to have the database open, gives running leases a
-        grace: their workers could not reach it."""
-        if self._loop.state != "stopped":
-            return
-        await self._loop.start()
-        try:
-            others = await self._register()
-            if self._role == "serve" or not others:
-                await self._recover("start")
-            self._store.steady = True
-        except BaseException:
-            await self._loop.stop()
-            raise
+    async def _begin(self) -> None:
+        others = await self._register()
+        if self._role == "serve" or not others:
+            await self._recover("start")
+        self._store.steady = True
+        await super()._begin()
 
-    async def stop(self) -> None:
-        """Ends after the tick in flight, and says that this process is gone."""
-        if self._loop.state == "stopped":
-            return
-        await self._loop.stop()
+    async def _end(self) -> None:
+        await super()._end()
         self._store.steady = False
         await self._jobs.flush()
         await self._commit.call(Unregister(self._process))

@@ -15,26 +15,19 @@ PAUSE_SECONDS = 0.02
 DAY_MS = 86_400_000
 
 
-class Pruner:
+class Pruner(Loop):
     """`tick` forgets all that is due, for tests and for the loop."""
 
     def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
+        super().__init__("pruner", self.tick, clock, TICK_SECONDS)
         self._store = store
         self._commit = commit
-        self._clock = clock
-        self._loop = Loop("pruner", self.tick, clock, TICK_SECONDS)
-
-    async def start(self) -> None:
-        await self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def tick(self) -> None:
         """One round: everything that is too old now, or until the loop is told to stop."""
         rules = self._store.rules
         before = self._clock.now() - round(rules.keep_days * DAY_MS)
-        while not self._loop.stopping:
+        while not self.stopping:
             if await self._commit.call(Prune(before, rules.event_ring_size, BATCH)) < BATCH:
                 return
             await self._clock.sleep(PAUSE_SECONDS)

@@ -12,20 +12,13 @@ BATCH = 500
 """Schedules fired in one transaction."""
 
 
-class Scheduler:
+class Scheduler(Loop):
     """`tick` fires all that is due, for tests and for the loop; a cheap look says whether anything is."""
 
     def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
+        super().__init__("scheduler", self.tick, clock, TICK_SECONDS)
         self._store = store
         self._commit = commit
-        self._clock = clock
-        self._loop = Loop("scheduler", self.tick, clock, TICK_SECONDS)
-
-    async def start(self) -> None:
-        await self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def tick(self) -> None:
         """One round: everything that is due now."""

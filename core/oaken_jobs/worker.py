@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.errors import (
@@ -42,6 +42,7 @@ from oaken_jobs.handlers import (
     bounded,
 )
 from oaken_jobs.held import HeldLease, backoff, described, passing, within
+from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import FINAL, Json
 from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem, misfit
@@ -142,7 +143,7 @@ class _Run:
                 return Fail(lease_id, told, permanent=True)
 
 
-class Worker:
+class Worker(Lifecycle):
     """Leases jobs for `handlers` and sees each to its end. One worker, one transport.
 
     Room: `concurrency` of each handler, or with `slots` so many calls of handlers at once, whatever their kinds.
@@ -164,7 +165,7 @@ class Worker:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self.state: Literal["stopped", "running", "stopping"] = "stopped"
+        super().__init__()
         self.error: OakenError | None = None
         """What ended the worker, if it was not `stop`."""
         self._transport = transport
@@ -181,7 +182,6 @@ class Worker:
         self._lanes: list[Lane] = []
         self._loops: list[asyncio.Task[None]] = []
         self._runs: dict[asyncio.Task[None], _Run] = {}
-        self._stopping: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._last_word: float | None = None
         self._raises = False
@@ -190,22 +190,6 @@ class Worker:
     def holds(self) -> int:
         """How many jobs it is working on."""
         return sum(len(run.leases) for run in self._runs.values())
-
-    async def start(self) -> None:
-        """Begins to take jobs. Nothing happens if it runs already; while it stops, waits for the stop first."""
-        while self.state == "stopping":
-            await self._ended.wait()
-        if self.state == "stopped":
-            self._open()
-            self._loops = [asyncio.create_task(self._serve(lane)) for lane in self._lanes]
-
-    async def stop(self) -> None:
-        """Takes nothing new, gives running handlers `grace` seconds, then cancels them and releases their jobs.
-
-        Returns when all that is done. Every caller waits for the same stop, and one that goes away does not end it.
-        """
-        if self.state != "stopped":
-            await asyncio.shield(self._begin_stop())
 
     async def run(self) -> None:
         """Runs until stopped. Being cancelled stops it. Raises the error if the server refused this worker for good."""
@@ -228,11 +212,11 @@ class Worker:
         """
         if self.state != "stopped":
             raise RuntimeError(f"drain() needs a stopped worker; this one is {self.state}")
-        self._open()
         self._draining = True
         before = self._taken
         try:
-            while self._stopping is None:
+            await self.start()
+            while self.running:
                 busy = list(self._runs)
                 taken = sum([await self._take(lane, 0) for lane in self._lanes if lane.ask])
                 if not taken and not busy:
@@ -244,27 +228,21 @@ class Worker:
             await self.stop()
         return self._taken - before
 
-    def _open(self) -> None:
-        lanes = self._handlers.lanes(self._slots)
+    async def _begin(self) -> None:
         if not self._handlers.kinds:
             raise ValueError("the worker has no handlers; register one with @handler(kind)")
-        self.state = "running"
         self.error = None
         self._last_word = None
         self._ended.clear()
-        self._lanes = lanes
+        self._lanes = self._handlers.lanes(self._slots)
         self._transport.on_cancel(self._on_cancel)
+        self._loops = [] if self._draining else [asyncio.create_task(self._serve(lane)) for lane in self._lanes]
 
-    def _begin_stop(self) -> asyncio.Task[None]:
-        if self._stopping is None:
-            self.state = "stopping"
-            self._last_word = self._clock.monotonic() + self._grace + LAST_WORDS
-            for loop in self._loops:
-                loop.cancel()
-            self._stopping = asyncio.create_task(self._shut_down())
-        return self._stopping
-
-    async def _shut_down(self) -> None:
+    async def _end(self) -> None:
+        """Takes nothing new, gives running handlers `grace` seconds, then cancels them and releases their jobs."""
+        self._last_word = self._clock.monotonic() + self._grace + LAST_WORDS
+        for loop in self._loops:
+            loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await _settled(self._clock, self._grace, list(self._runs))
         if self._runs:
@@ -278,16 +256,14 @@ class Worker:
         except Exception:
             log.exception("closing the worker's transport failed")
         self._loops = []
-        self._stopping = None
-        self.state = "stopped"
         self._ended.set()
 
     def _give_up(self, error: OakenError) -> None:
-        if self.state == "running":
+        if self.running:
             self.error = error
             level = logging.DEBUG if self._raises else logging.ERROR  # whoever awaits `run` gets it raised
             log.log(level, "the worker ends, for it was refused: %s", described(error))
-            self._begin_stop()
+            self.begin_stop()
 
     def _on_cancel(self, job_id: int) -> None:
         for run in list(self._runs.values()):
@@ -333,7 +309,7 @@ class Worker:
                 continue
             size = handler.batch or 1
             for start in range(0, len(group), size):
-                self._begin(lane, handler, group[start : start + size])
+                self._work_on(lane, handler, group[start : start + size])
         return len(items)
 
     async def _lease(self, kinds: list[str], max: int, wait_seconds: float) -> list[WorkItem]:
@@ -368,7 +344,7 @@ class Worker:
         except Exception as error:
             log.warning("releasing %d jobs failed; their leases run out instead: %s", len(items), described(error))
 
-    def _begin(self, lane: Lane, handler: Handler, items: Sequence[WorkItem]) -> None:
+    def _work_on(self, lane: Lane, handler: Handler, items: Sequence[WorkItem]) -> None:
         run = _Run(handler)
         self._hold(run, items)
         lane.running += 1
@@ -413,7 +389,7 @@ class Worker:
     async def _fill(self, run: _Run) -> None:
         size = run.handler.batch or 1
         until = self._clock.monotonic() + (0 if self._draining else run.handler.linger)
-        while len(run.leases) < size and self.state == "running":
+        while len(run.leases) < size and self.running:
             wait = max(0.0, until - self._clock.monotonic())
             try:
                 more = await self._lease([run.handler.kind], size - len(run.leases), wait)

@@ -9,7 +9,7 @@ import pytest
 
 from oaken_jobs.clock import FakeClock
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.loop import Loop
+from oaken_jobs.loop import Lifecycle, Loop
 
 
 class Ticks:
@@ -99,3 +99,76 @@ async def test_an_error_is_logged_and_the_next_round_comes(error: Exception, cap
     await loop.stop()
     assert ticks.ended == 2
     assert "test" in caplog.text
+
+
+class Thing(Lifecycle):
+    """Begins and ends when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def _begin(self) -> None:
+        self.order.append("begins")
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.order.append("begun")
+
+    async def _end(self) -> None:
+        self.order.append("ends")
+        await asyncio.sleep(0)
+        self.order.append("ended")
+
+
+async def test_all_who_start_wait_for_the_same_start_and_one_that_goes_away_does_not_end_it() -> None:
+    thing = Thing()
+    first, second = asyncio.ensure_future(thing.start()), asyncio.ensure_future(thing.start())
+    await settle()
+    first.cancel()
+    await settle()
+    assert (thing.running, second.done()) == (True, False)
+    thing.go.set()
+    await second
+    assert thing.order == ["begins", "begun"]
+    await thing.stop()
+
+
+async def test_a_stop_during_a_start_ends_what_the_start_has_begun() -> None:
+    thing = Thing()
+    starting = asyncio.ensure_future(thing.start())
+    await settle()
+    stopping = asyncio.ensure_future(thing.stop())
+    await settle()
+    assert (thing.stopping, thing.order) == (True, ["begins"])
+    thing.go.set()
+    await asyncio.gather(starting, stopping)
+    assert (thing.state, thing.order) == ("stopped", ["begins", "begun", "ends", "ended"])
+
+
+async def test_a_start_that_fails_tells_everyone_leaves_it_stopped_and_can_be_tried_again() -> None:
+    thing = Thing()
+    thing.error = Unavailable("the disk is gone")
+    thing.go.set()
+    told = await asyncio.gather(thing.start(), thing.start(), return_exceptions=True)
+    assert [type(error) for error in told] == [Unavailable, Unavailable]
+    assert thing.state == "stopped"
+    await thing.stop()
+    thing.error = None
+    await thing.start()
+    assert thing.running
+    await thing.stop()
+    assert thing.order == ["begins", "begins", "begun", "ends", "ended"]
+
+
+async def test_a_caller_of_stop_that_goes_away_does_not_end_the_stop() -> None:
+    thing = Thing()
+    thing.go.set()
+    await thing.start()
+    stopping = asyncio.ensure_future(thing.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await settle()
+    assert (thing.state, thing.order[-1]) == ("stopped", "ended")
