@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oaken_jobs.errors import OakenError
 from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import Activity
-from oaken_jobs.store.base import Cancel, Op, Store
+from oaken_jobs.store.base import EVERYTHING, ActivityFilter, Cancel, Op, Store
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,6 +24,7 @@ log = logging.getLogger("oaken.activity")
 POLL_SECONDS = 0.005
 """Between looks at whether another process has committed, while somebody waits. A look costs about 43 microseconds."""
 PAGE = 1000
+CANCELS = ActivityFilter(verbs=("cancel",))
 
 Listener = Callable[[list[Activity]], None]
 
@@ -127,8 +128,7 @@ class Follower(Lifecycle):
         while True:
             # Read first: a row that is committed while the rest is read lies behind this mark and is heard next time.
             head = await self._store.activity_head()
-            wanted = frozenset({"cancel"}) if self._cancels_only else None
-            rows = await self._store.activity(self._cursor or 0, PAGE, wanted)
+            rows = await self._store.activity(self._cursor or 0, PAGE, CANCELS if self._cancels_only else EVERYTHING)
             full = len(rows) == PAGE
             self._cursor = rows[-1].id if full else max(head, rows[-1].id if rows else 0)
             if rows:

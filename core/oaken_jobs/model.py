@@ -237,6 +237,9 @@ class Activity(NamedTuple):
     actor_via: str
     workspace: str | None = None
     """Of the job, or of the token or agent that is bound to one."""
+    job_kind: str | None = None
+    queue: str | None = None
+    """Kind and present queue of the job, as long as it is there; not written with the row."""
 
 
 class ProgressRow(NamedTuple):

@@ -6,8 +6,9 @@ import asyncio
 import base64
 import binascii
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -15,6 +16,8 @@ from oaken_jobs import auth
 from oaken_jobs.activity import Follower
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import InvalidRequest, NotFound
+from oaken_jobs.events import event
+from oaken_jobs.events.event import Event
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
     STATES,
@@ -28,9 +31,12 @@ from oaken_jobs.model import (
     Question,
     Queue,
 )
+from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_ID
-from oaken_jobs.store.base import Document, JobFilter, Store
+from oaken_jobs.store.base import ActivityFilter, Document, JobFilter, Store
 from oaken_jobs.waits import Wait, waits
+
+T = TypeVar("T")
 
 ACTIVE = 20
 RECENT = 12
@@ -50,6 +56,15 @@ class Snapshot:
     """Final ones, the last that ended first; at most `RECENT`."""
     questions: list[Question]
     """Open ones, the longest waiting first; at most `QUESTIONS`."""
+
+
+class Events(NamedTuple):
+    """A page of events. `cursor` is where to go on; `resync` says that some may be missing between the cursor asked for and these,
+    since what is old is forgotten: read anew what you follow."""
+
+    events: list[Event]
+    cursor: str
+    resync: bool
 
 
 class Reader:
@@ -153,9 +168,45 @@ class Reader:
         await self.get(who, job_id)
         return await self._store.progress(job_id)
 
-    async def activity(self, who: Principal, job_id: int) -> list[Activity]:
+    async def activity(self, who: Principal, job_id: int) -> list[Event]:
+        """What has happened to a job, the oldest first."""
         await self.get(who, job_id)
-        return await self._store.activity_of(job_id)
+        return [event.of(row) for row in await self._store.activity_of(job_id)]
+
+    async def events(
+        self,
+        who: Principal,
+        *,
+        after: str | None = None,
+        kinds: Sequence[str] = (),
+        job_id: int | None = None,
+        limit: int = 100,
+        seconds: float = 0,
+    ) -> Events:
+        """Public events after a cursor (None: from now on), oldest first, waiting up to `seconds` for the first.
+
+        A caller that is bound to a workspace gets its own. Raises `InvalidRequest` for a cursor or a kind that is none.
+        """
+        auth.require(who, "read")
+        event.check_kinds(kinds)
+        where = ActivityFilter(events=tuple(kinds), job_id=job_id, workspace=who.workspace)
+        head = await self._store.activity_head()
+        cursor = head if after is None else _event_cursor(after)
+        if cursor > head:  # another database than the one it is of
+            return Events([], str(head), True)
+        resync = cursor < await self._store.activity_forgotten()
+
+        async def look() -> Events:
+            # Read first: what is committed while the rows are read lies behind this mark and is found next time.
+            end = await self._store.activity_head()
+            rows = await self._store.activity(cursor, limit, where)
+            last = rows[-1].id if len(rows) == limit else max(end, rows[-1].id if rows else 0)
+            return Events([event.of(row) for row in rows], str(last), resync)
+
+        def wanted(rows: list[Activity]) -> bool:
+            return any(not where.events or row.event in where.events for row in rows)
+
+        return await self._until(seconds, wanted, look, lambda found: bool(found.events or resync))
 
     async def children(self, who: Principal, job_id: int, limit: int = 500) -> list[Job]:
         """Newest first."""
@@ -166,10 +217,27 @@ class Reader:
         """The jobs when all are final, or as they are after `seconds`; and whether all are final."""
         ids = list(dict.fromkeys(ids))
         wanted = set(ids)
+
+        async def look() -> tuple[list[Job], bool]:
+            jobs = await self._readable(who, ids)
+            return jobs, all(job.final for job in jobs)
+
+        return await self._until(
+            seconds, lambda rows: any(row.job_id in wanted for row in rows), look, lambda found: found[1]
+        )
+
+    async def _until(
+        self,
+        seconds: float,
+        concerns: Callable[[list[Activity]], bool],
+        look: Callable[[], Awaitable[T]],
+        enough: Callable[[T], bool],
+    ) -> T:
+        """What `look` finds when it is enough, or after `seconds`. It looks again when rows come that concern it."""
         changed = asyncio.Event()
 
         def heard(rows: list[Activity]) -> None:
-            if any(row.job_id in wanted for row in rows):
+            if concerns(rows):
                 changed.set()
 
         deadline = asyncio.Event()
@@ -180,10 +248,9 @@ class Reader:
                 await self._follower.ready()
                 while True:
                     changed.clear()
-                    jobs = await self._readable(who, ids)
-                    final = all(job.final for job in jobs)
-                    if final or deadline.is_set() or seconds <= 0:
-                        return jobs, final
+                    found = await look()
+                    if enough(found) or deadline.is_set() or seconds <= 0:
+                        return found
                     await changed.wait()
         finally:
             timer.cancel()
@@ -260,6 +327,14 @@ class Reader:
     def _may_look(self, who: Principal) -> None:
         if not auth.may(who, "read"):
             auth.require(who, "lease")
+
+
+def _event_cursor(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 16:
+        raise InvalidRequest(
+            f"after {clean(text, 40)!r} is no cursor of ours; use the id of an event, or leave it out."
+        )
+    return int(text)
 
 
 def mark_of(*parts: object) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from oaken_jobs.events.event import Event
 from oaken_jobs.grading import grade
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
-    Activity,
     AgentRow,
     Attempt,
     Child,
@@ -199,16 +199,28 @@ def progress(row: ProgressRow) -> Json:
     return {"at": iso(row.at), "percent": row.percent, "message": row.message, "epoch": row.epoch}
 
 
-def activity(row: Activity) -> Json:
-    data: Json = {"verb": row.verb}
-    for name in ("job_id", "name", "from_state", "to_state", "epoch", "attempt", "percent"):
-        value: Any = getattr(row, name)
+def event(happened: Event) -> Json:
+    data: Json = {"verb": happened.verb}
+    for name, shown in _EVENT_DATA:
+        value: Any = getattr(happened, name, None)
         if value is not None:
-            data[{"from_state": "from", "to_state": "to"}.get(name, name)] = value
-    if row.workspace is not None:
-        data["workspace"] = row.workspace
-    data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
-    return {"id": str(row.id), "ts": iso(row.at), "kind": row.event, "data": data}
+            data[shown] = value
+    data["actor"] = {"kind": happened.actor.kind, "id": happened.actor.id, "via": happened.actor.via}
+    return {"id": str(happened.id), "ts": iso(happened.at), "kind": happened.kind, "data": data}
+
+
+_EVENT_DATA = (
+    ("job_id", "job_id"),
+    ("job_kind", "job_kind"),
+    ("queue", "queue"),
+    ("name", "name"),
+    ("from_state", "from"),
+    ("to_state", "to"),
+    ("epoch", "epoch"),
+    ("attempt", "attempt"),
+    ("percent", "percent"),
+    ("workspace", "workspace"),
+)
 
 
 def queue(row: Queue) -> Json:

@@ -217,6 +217,20 @@ class Client:
         """How things stand: `{"now", "counts", "active", "recent", "questions"}`."""
         return await self._get("/snapshot", {"actor": actor})
 
+    async def events(
+        self,
+        after: str | None = None,
+        *,
+        kinds: Sequence[str] | None = None,
+        job_id: int | None = None,
+        limit: int | None = None,
+        seconds: float = 30,
+    ) -> Json:
+        """What has happened after a cursor, or from now on, waiting up to `seconds` for the first: `{"events", "cursor", "resync"}`.
+        Go on from the `cursor`. `resync`: some older events are forgotten; read anew what you follow."""
+        asked = {"after": after, "kinds": kinds, "job_id": job_id, "limit": limit, "seconds": seconds}
+        return await self._get("/events/wait", asked, waits=seconds)
+
     async def intake(
         self, text: str, title: str | None = None, source: str | None = None, *, workspace: str | None = None
     ) -> Json:

@@ -221,7 +221,7 @@ async def test_a_parent_that_is_put_back_no_longer_waits_for_its_children(world:
 
 async def _verbs(world: World, job_id: int) -> list[tuple[str, str]]:
     rows = await world.jobs.activity(ME, job_id)
-    return [(row.verb, row.actor_id) for row in rows if row.event == "job_state_changed"]
+    return [(row.verb, row.actor.id) for row in rows if row.kind == "job_state_changed"]
 
 
 async def test_all_that_may_happen_to_a_job_is_in_its_activity(world: World) -> None:

@@ -27,7 +27,7 @@ async def test_every_change_of_a_job_leaves_one_row_with_its_actor(world: World)
     await world.jobs.release(OTHER, lease.lease_id)
     await world.jobs.requeue(ME, job.id)
     rows = await world.jobs.activity(ME, job.id)
-    assert [(r.verb, r.from_state, r.to_state, r.epoch, r.attempt, r.actor_id) for r in rows] == [
+    assert [(r.verb, r.from_state, r.to_state, r.epoch, r.attempt, r.actor.id) for r in rows] == [
         ("enqueue", None, "queued", 0, 0, "me"),
         ("claim", "queued", "running", 1, 1, "worker"),
         ("progress", "running", "running", 1, 1, "worker"),
@@ -45,7 +45,7 @@ async def test_the_activity_of_progress_says_how_far_the_work_is_now(world: Worl
     lease = await world.take()
     for percent in (10, 40.4, None):
         await world.jobs.heartbeat(AGENT, lease.lease_id, percent=percent, message="m", progress=True)
-    rows = [row for row in await world.jobs.activity(ME, job.id) if row.event == "job_progress"]
+    rows = [row for row in await world.jobs.activity(ME, job.id) if row.kind == "job_progress"]
     assert [row.percent for row in rows] == [10, 40, 40]
 
 

@@ -43,7 +43,7 @@ async def test_a_late_result_changes_nothing_and_may_be_adopted(world: World) ->
     assert await world.core.store.results([job.id]) == {job.id: '{"n":1}'}
     (attempt,) = await world.attempts(job.id)
     assert (attempt.outcome, attempt.usage, attempt.cost_usd) == ("adopted", '{"tokens":5}', 0.5)
-    assert [(a.verb, a.actor_id) for a in await world.jobs.activity(ME, job.id)][-1] == ("adopt", "me")
+    assert [(a.verb, a.actor.id) for a in await world.jobs.activity(ME, job.id)][-1] == ("adopt", "me")
 
 
 async def test_adoption_takes_the_job_from_whoever_has_it_now(world: World) -> None:

@@ -240,7 +240,7 @@ async def test_no_word_of_a_question_or_answer_stands_in_the_activity(world: Wor
     job = await _asking(world)
     await world.jobs.answer(ME, job.id, "The second.")
     rows = await world.jobs.activity(ME, job.id)
-    text = orjson.dumps([views.activity(row) for row in rows]).decode()
+    text = orjson.dumps([views.event(row) for row in rows]).decode()
     assert "question_asked" in text
     assert not {"Which", "second"} & set(text.split('"'))
 

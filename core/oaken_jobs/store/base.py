@@ -414,6 +414,16 @@ class JobFilter:
     """Only jobs this principal enqueued, holds or held."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActivityFilter:
+    """Which rows of the activity are read; nothing said means any."""
+
+    verbs: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    job_id: int | None = None
+    workspace: str | None = None
+
+
 class Counts(NamedTuple):
     """How many jobs a queue has in a state."""
 
@@ -446,6 +456,9 @@ class Document(NamedTuple):
     characters: int
     created_at: int
     sources: tuple[str, ...] = ()
+
+
+EVERYTHING = ActivityFilter()
 
 
 class Store(Protocol):
@@ -520,8 +533,12 @@ class Store(Protocol):
         """The newest `limit`, oldest first."""
         ...
 
-    async def activity(self, after: int, limit: int, verbs: frozenset[str] | None = None) -> list[Activity]:
-        """Rows after a cursor, in commit order; only those of `verbs` where given."""
+    async def activity(self, after: int, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
+        """Rows after a cursor, in commit order."""
+        ...
+
+    async def activity_forgotten(self) -> int:
+        """The cursor up to which rows may be missing, since old ones are forgotten."""
         ...
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]: ...

@@ -283,7 +283,7 @@ def read_epoch(text: str) -> int:
 
 async def activity(call: Call, asked: EmptyRequest) -> Answer:
     rows = await call.core.jobs.activity(call.who, call.job_id)
-    return answer({"activity": [views.activity(row) for row in rows]})
+    return answer({"activity": [views.event(row) for row in rows]})
 
 
 async def children(call: Call, asked: EmptyRequest) -> Answer:

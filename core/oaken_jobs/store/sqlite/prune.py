@@ -10,10 +10,14 @@ select id from jobs j where finished_at is not null and finished_at < ?
   and not exists (select 1 from jobs c where c.parent_id = j.id and c.state in ('queued', 'running'))
 order by finished_at limit ?"""
 """Jobs that ended before a moment, but for those that children still belong to."""
-OLD_ROWS = "delete from activity where id in (select id from activity where id <= ? and at < ? and job_id is null order by id limit ?)"
+OLD_ROWS = "select id from activity where id <= ? and at < ? and job_id is null order by id limit ?"
 """What was said of queues, tokens and agents."""
+OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ?"
+FORGOTTEN = "activity_forgotten"
+"""The mark of the newest row of activity that is forgotten."""
+_MARK = "insert into marks values (?1, ?2) on conflict do update set value = max(value, ?2)"
 
-_OF_JOBS = ("payloads", "results", "attempts", "progress", "questions", "late_results", "activity")
+_BELONGING = ("payloads", "results", "attempts", "progress", "questions", "late_results")
 
 
 def prune(unit: Unit, op: Prune) -> int:
@@ -24,13 +28,17 @@ def prune(unit: Unit, op: Prune) -> int:
     db = unit.db
     ids = [row[0] for row in db.execute(OLD_JOBS, (op.before, op.limit)).fetchall()]
     newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
+    rows = [row[0] for row in db.execute(OLD_ROWS, (newest - op.replayable, op.before, op.limit)).fetchall()]
+    forgotten = list(rows)
     if ids:
         gone = json_array(ids)
-        for table in _OF_JOBS:
-            kept = f" and id <= {newest - op.replayable}" if table == "activity" else ""
-            db.execute(f"delete from {table} where job_id in (select value from json_each(?)){kept}", (gone,))
+        forgotten += [row[0] for row in db.execute(OF_JOBS, (gone, newest - op.replayable)).fetchall()]
+        for table in _BELONGING:
+            db.execute(f"delete from {table} where job_id in (select value from json_each(?))", (gone,))
         db.execute("delete from jobs where id in (select value from json_each(?))", (gone,))
         for job_id in ids:
             unit.gone(job_id)
-    rows = db.execute(OLD_ROWS, (newest - op.replayable, op.before, op.limit)).rowcount
-    return max(len(ids), rows)
+    if forgotten:
+        db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
+        db.execute(_MARK, (FORGOTTEN, max(forgotten)))
+    return max(len(ids), len(rows))

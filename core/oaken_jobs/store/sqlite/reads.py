@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 
 from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
+from oaken_jobs.store.base import ActivityFilter, Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
+from oaken_jobs.store.sqlite.prune import FORGOTTEN
 from oaken_jobs.store.sqlite.unit import (
-    ACTIVITY_COLUMNS,
+    ACTIVITY_WRITTEN,
     ATTEMPT_COLUMNS,
     JOB_COLUMNS,
     QUESTION_COLUMNS,
@@ -21,6 +22,10 @@ from oaken_jobs.store.sqlite.unit import (
 )
 
 _IN = "in (select value from json_each(?))"
+_ACTIVITY = (
+    f"select {', '.join(f'a.{name}' for name in ACTIVITY_WRITTEN)}, j.kind, j.queue "
+    "from activity a left join jobs j on j.id = a.job_id"
+)
 
 
 def _json(values: Sequence[Any]) -> str:
@@ -205,20 +210,28 @@ def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
     return [ProgressRow._make(row) for row in reversed(rows)]
 
 
-def activity(db: Database, after: int, limit: int, verbs: frozenset[str] | None) -> list[Activity]:
-    only = f"and verb {_IN} " if verbs is not None else ""
-    bound = (after, _json(sorted(verbs)), limit) if verbs is not None else (after, limit)
-    rows = db.execute(
-        f"select {ACTIVITY_COLUMNS} from activity where id > ? {only}order by id limit ?", bound
-    ).fetchall()
+def activity(db: Database, after: int, limit: int, where: ActivityFilter) -> list[Activity]:
+    terms: list[str] = ["a.id > ?"]
+    bound: list[Any] = [after]
+    for column, words in (("verb", where.verbs), ("event", where.events)):
+        if words:
+            terms.append(f"a.{column} {_IN}")
+            bound.append(_json(words))
+    for column, value in (("job_id", where.job_id), ("workspace", where.workspace)):
+        if value is not None:
+            terms.append(f"a.{column} = ?")
+            bound.append(value)
+    rows = db.execute(f"{_ACTIVITY} where {' and '.join(terms)} order by a.id limit ?", (*bound, limit)).fetchall()
     return [Activity._make(row) for row in rows]
 
 
 def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
-    rows = db.execute(
-        f"select {ACTIVITY_COLUMNS} from activity where job_id = ? order by id limit ?", (job_id, limit)
-    ).fetchall()
-    return [Activity._make(row) for row in rows]
+    return activity(db, 0, limit, ActivityFilter(job_id=job_id))
+
+
+def activity_forgotten(db: Database) -> int:
+    row = db.execute("select value from marks where name = ?", (FORGOTTEN,)).fetchone()
+    return row[0] if row else 0
 
 
 def activity_head(db: Database) -> int:

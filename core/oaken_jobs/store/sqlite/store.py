@@ -12,7 +12,19 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, Surroundings, TokenRow
+from oaken_jobs.store.base import (
+    EVERYTHING,
+    ActivityFilter,
+    Counts,
+    Document,
+    JobFilter,
+    Op,
+    ProcessRow,
+    Recover,
+    Reply,
+    Surroundings,
+    TokenRow,
+)
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
@@ -211,8 +223,11 @@ class SqliteStore:
     async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
         return await self._find(reads.progress, job_id, limit)
 
-    async def activity(self, after: int, limit: int, verbs: frozenset[str] | None = None) -> list[Activity]:
-        return await self._find(reads.activity, after, limit, verbs)
+    async def activity(self, after: int, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
+        return await self._find(reads.activity, after, limit, where)
+
+    async def activity_forgotten(self) -> int:
+        return await self._find(reads.activity_forgotten)
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
         return await self._find(reads.activity_of, job_id, limit)

@@ -25,13 +25,13 @@ JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
 ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
 QUESTION_COLUMNS = ", ".join(Question._fields)
 SCHEDULE_COLUMNS = ", ".join(Schedule._fields)
-ACTIVITY_COLUMNS = ", ".join(Activity._fields)
 
 JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
 PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
 _JOB = Job._fields[:ENQUEUED]
 _BODY = ("job_id", "body")
-_ACTIVITY = Activity._fields[1:]
+ACTIVITY_WRITTEN = Activity._fields[: Activity._fields.index("job_kind")]
+_ACTIVITY = ACTIVITY_WRITTEN[1:]
 _BEGUN = ("job_id", "epoch", "attempt", "agent", "holder", "nonce", "started_at")
 _PROGRESS = ("job_id", "at", "percent", "message", "epoch")
 _ATTEMPT_KEY = ("job_id", "epoch")
