@@ -37,7 +37,7 @@ def local_principal() -> Principal:
 async def core_on(data_dir: Path | None) -> AsyncGenerator[Core]:
     """The core on a data folder, without duties. Raises `ConfigError` and `Unavailable`."""
     settings = config.load(data_dir)
-    core = Core.on_folder(settings.data_dir, config.rules(settings, pipeline.kinds().values()), "cli")
+    core = Core.on_folder(settings.data_dir, config.rules(settings, pipeline.kinds().values()), "cli", log=settings.log)
     await core.open()
     try:
         yield core

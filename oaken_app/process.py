@@ -1,7 +1,8 @@
 """Composes a process out of its parts and owns their start and stop.
 
 Start: address, database, duties, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties; runner, with its
-grace; then what still waits inside, and the database. Nothing touches the database afterwards.
+grace; streams and handlers of events; the database. Each step is logged; nothing touches the database afterwards, and the line that
+says the process has stopped is the last.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Process:
         """Raises `ConfigError` for settings that cannot be used together."""
         rules = config.rules(settings, pipeline.kinds().values())
         self.settings = settings
-        self.core = Core.on_folder(settings.data_dir, rules, role)
+        self.core = Core.on_folder(settings.data_dir, rules, role, log=settings.log)
         self._server: Server | None = None
         if role == "serve":
             self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)
@@ -66,11 +67,15 @@ class Process:
             await self.core.open()
             if (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)
+            log.info("database open in %s", self.settings.data_dir)
             await self.core.start_duties()
+            log.info("duties begun")
             if self._runner is not None:
                 await self._runner.start()
+                log.info("runner begun")
             if self._server is not None:
                 await self._server.start()
+                log.info("serving on %s", self.address)
         except BaseException:
             await self.stop()
             raise
@@ -82,14 +87,25 @@ class Process:
         await asyncio.shield(self._stop)
 
     async def _stop_all(self) -> None:
+        begun = self.core.opened
         if self._server is not None:
             await self._server.stop()
+            _step(begun, "no new requests")
         await self.core.stop_duties()
+        _step(begun, "duties ended")
         if self._runner is not None:
             await self._runner.stop()
-            if self.core.opened:
+            if begun:
                 await self.core.jobs.flush()  # what its workers did last
+            _step(begun, "runner ended")
         await self.core.close()
+        _step(begun, "database closed")
+
+
+def _step(begun: bool, name: str) -> None:
+    """Logs a step of the stop; not where the start failed, whose error is to stand alone."""
+    if begun:
+        log.info("%s", name)
 
 
 def run(process: Process, ready: Callable[[], None]) -> None:
@@ -122,7 +138,7 @@ async def _until_signalled(process: Process, ready: Callable[[], None]) -> None:
     try:
         ready()
         await asked.wait()
-        log.info("stopping")
+        log.info("stopping: jobs that run have %g s; a second signal leaves at once", process.settings.runner.grace)
     finally:
         await process.stop()
     log.info("stopped")

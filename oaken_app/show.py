@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-_STYLES = {
+STYLES = {
     "queued": "cyan",
     "running": "blue",
     "succeeded": "green",
@@ -28,6 +28,11 @@ _STYLES = {
 def as_json(value: Any) -> None:
     """Prints a value as indented JSON."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Prints a value as one line of JSON."""
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
 
 
 def lines_of_json(value: Any) -> None:
@@ -107,7 +112,7 @@ def _cell(value: Any) -> Text:
     if value is None or value == "":
         return Text("")
     text = plain(str(value))
-    return Text(text, style=_STYLES.get(text, ""))
+    return Text(text, style=STYLES.get(text, ""))
 
 
 def ago(moment: str | None) -> str:
@@ -146,6 +151,26 @@ def _note(job: dict[str, Any]) -> str | None:
     if job["question"] is not None:
         return f"asks: {job['question']}"
     return job["title"] or job["last_error"] or "; ".join(wait["text"] for wait in job["waits"])
+
+
+def event_line(happened: dict[str, Any]) -> str:
+    """An event in one line: `12:00:03 job 17 embed: queued -> running (claim, attempt 1) by embedder`."""
+    data = happened["data"]
+    at = datetime.fromisoformat(happened["ts"]).astimezone().strftime("%H:%M:%S")
+    if "job_id" in data:
+        about = f"job {data['job_id']} {data.get('job_kind', '')}".rstrip()
+    else:
+        about = f"{happened['kind'].removesuffix('_changed').replace('_', ' ')} {data.get('name', '')}".rstrip()
+    before, after = data.get("from"), data.get("to")
+    moved = f"{before} -> {after}" if before and after and before != after else (after or "") if not before else ""
+    facts = [data["verb"] if data["verb"] != moved else ""]
+    if data.get("attempt"):
+        facts.append(f"attempt {data['attempt']}")
+    if data.get("percent") is not None:
+        facts.append(f"{data['percent']} %")
+    told = ", ".join(fact for fact in facts if fact)
+    what = f"{moved} ({told})" if moved and told else moved or told
+    return f"{at} {about}: {what} by {data['actor']['id']}"
 
 
 JOB_COLUMNS = ("id", "kind", "queue", "state", "grade", "tries", "agent", "when", "title / error")

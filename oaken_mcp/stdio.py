@@ -61,7 +61,7 @@ def run(
     if settings.url is not None and data_dir is None:
         log.warning("OAKEN_URL is not used here: this serves the jobs of the data folder %s", settings.data_dir)
     rules = replace(config.rules(settings, pipeline.kinds().values()), lease_seconds=LEASE_SECONDS)
-    asyncio.run(_run(Core.on_folder(settings.data_dir, rules, "mcp"), caller, wire))
+    asyncio.run(_run(Core.on_folder(settings.data_dir, rules, "mcp", log=settings.log), caller, wire))
 
 
 async def _run(core: Core, caller: Caller, wire: Wire) -> None:

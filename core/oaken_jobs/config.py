@@ -53,8 +53,8 @@ def _choice(default: str | None, *words: str) -> Any:
     return Field(default, description=" or ".join(f'"{word}"' for word in words))
 
 
-def _text(default: str | None, most: int) -> Any:
-    return Field(default, min_length=1, max_length=most, description=f"a text of 1 to {most} characters")
+def _text(default: str | None, most: int, least: int = 1) -> Any:
+    return Field(default, min_length=least, max_length=most, description=f"a text of {least} to {most} characters")
 
 
 def _texts() -> Any:
@@ -147,12 +147,24 @@ class ApiSettings(_Section):
 
     event_ring_size: int = _whole(1000, 0, 10_000_000)
     """How many of the newest changes can always be played back."""
+    stream_buffer: int = _whole(256, 1, 100_000)
+    """How many events wait for a slow reader before the oldest are dropped."""
 
 
 class LogSettings(_Section):
-    """`[log]`."""
+    """`[log]`: log lines and the event log. Days, bytes."""
 
     level: Literal["debug", "info", "warning", "error"] = _choice("info", "debug", "info", "warning", "error")
+    file: str | None = _text(None, 4096)
+    """Where log lines go instead of the database, as JSON; relative to the data folder."""
+    keep_days: float = _number(7, 0.01, 36_500)
+    """How long log lines are kept in the database."""
+    events_file: str = _text("events.jsonl", 4096, least=0)
+    """Where every public event goes, relative to the data folder; empty for nowhere."""
+    file_max_bytes: int = _whole(10 << 20, 1 << 10, 1 << 40)
+    """How large a file of log lines or events becomes before it is rotated."""
+    file_backups: int = _whole(5, 0, 1000)
+    """How many rotated files are kept."""
 
 
 class Settings(_Section):

@@ -1,4 +1,4 @@
-"""The core of a process, put together: store, commit, dispatch, follower, jobs, tokens, maintenance; opened in order, closed in reverse."""
+"""The core of a process, put together: the store and all that needs it; opened in order, closed in reverse."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from oaken_jobs.activity import Follower
 from oaken_jobs.auth import Tokens
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.commit import Committer
+from oaken_jobs.config import LogSettings
 from oaken_jobs.dispatch import Dispatcher
+from oaken_jobs.events.bus import Bus
+from oaken_jobs.events.log import EventLog
 from oaken_jobs.jobs import Jobs
+from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
+from oaken_jobs.logs import LogKeeper, Logs
 from oaken_jobs.maintenance import Maintenance
 from oaken_jobs.pruning import Pruner
 from oaken_jobs.scheduler import Scheduler
@@ -34,7 +39,7 @@ def calm_collector() -> None:
 class Core:
     """Everything that needs the database. `role` names the process to others: `serve`, `runner`, `mcp`, `cli`."""
 
-    def __init__(self, store: Store, clock: Clock, role: str) -> None:
+    def __init__(self, store: Store, clock: Clock, role: str, data_dir: Path, log: LogSettings) -> None:
         self.clock = clock
         self.store = store
         self.commit = Committer(store)
@@ -44,8 +49,16 @@ class Core:
         self.tokens = Tokens(store, self.commit, clock)
         self.schedules = Schedules(store, self.commit)
         self.scheduler = Scheduler(store, self.commit, clock)
-        self.pruner = Pruner(store, self.commit, clock)
+        self.pruner = Pruner(store, self.commit, clock, log)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
+        self.bus = Bus(store, self.follower)
+        self.event_log: EventLog | None = None
+        if log.events_file:
+            journal = Journal(data_dir / log.events_file, log.file_max_bytes, log.file_backups)
+            self.event_log = EventLog(store, clock, journal, store.rules.event_ring_size)
+        journal = Journal(data_dir / log.file, log.file_max_bytes, log.file_backups) if log.file else None
+        self.log_keeper = LogKeeper(self.commit, clock, self.bus, role, journal)
+        self.logs = Logs(store, log.file)
         self.opened = False
         """Whether the database has been opened; a process whose start failed closes it all the same."""
         self.dispatch.interest = self.follower.watch
@@ -53,10 +66,12 @@ class Core:
         self.commit.committed = self.follower.own_commit
 
     @classmethod
-    def on_folder(cls, data_dir: Path, rules: Rules, role: str, clock: Clock | None = None) -> Core:
+    def on_folder(
+        cls, data_dir: Path, rules: Rules, role: str, clock: Clock | None = None, log: LogSettings | None = None
+    ) -> Core:
         """The core on the data folder's own database."""
         used = clock or SystemClock()
-        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role)
+        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role, data_dir, log or LogSettings())
 
     def _foreign(self) -> None:
         """Another process has committed."""
@@ -71,20 +86,29 @@ class Core:
 
     async def start_duties(self) -> None:
         """Begins what every long-lived process does, whichever it is."""
+        await self.log_keeper.start()
+        await self.bus.start()
+        if self.event_log is not None:
+            await self.event_log.start()
         await self.maintenance.start()
         await self.scheduler.start()
         await self.pruner.start()
 
     async def stop_duties(self) -> None:
-        """Ends them, after what is in flight."""
+        """Ends what changes jobs by itself, after what is in flight. What only tells of changes goes on until `close`."""
         await self.pruner.stop()
         await self.scheduler.stop()
         await self.maintenance.stop()
 
     async def close(self) -> None:
-        """Answers who waits, ends the duties, commits what was taken, closes the database. Nothing is touched afterwards."""
+        """Answers who waits, ends the duties, tells what is left to tell, commits what was taken, closes the database. Nothing is
+        touched afterwards."""
         self.dispatch.close()
         await self.stop_duties()
+        await self.bus.stop()
+        if self.event_log is not None:
+            await self.event_log.stop()
         await self.follower.stop()
+        await self.log_keeper.stop()
         await self.commit.close()
         await self.store.close()

@@ -242,6 +242,17 @@ class Activity(NamedTuple):
     """Kind and present queue of the job, as long as it is there; not written with the row."""
 
 
+class LogRow(NamedTuple):
+    """A line of the log as it was kept. `process` is its role and number."""
+
+    id: int
+    at: int
+    level: str
+    logger: str
+    message: str
+    process: str
+
+
 class ProgressRow(NamedTuple):
     """One step of a job's trail."""
 

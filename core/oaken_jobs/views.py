@@ -20,6 +20,7 @@ from oaken_jobs.model import (
     Job,
     Json,
     Leased,
+    LogRow,
     ProgressRow,
     Question,
     Queue,
@@ -221,6 +222,17 @@ _EVENT_DATA = (
     ("percent", "percent"),
     ("workspace", "workspace"),
 )
+
+
+def log_line(row: LogRow) -> Json:
+    shown = {
+        "ts": iso(row.at),
+        "level": row.level,
+        "logger": row.logger,
+        "message": row.message,
+        "process": row.process,
+    }
+    return {"id": row.id, **shown} if row.id else shown
 
 
 def queue(row: Queue) -> Json:

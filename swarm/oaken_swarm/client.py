@@ -231,6 +231,13 @@ class Client:
         asked = {"after": after, "kinds": kinds, "job_id": job_id, "limit": limit, "seconds": seconds}
         return await self._get("/events/wait", asked, waits=seconds)
 
+    async def logs(
+        self, *, level: str = "info", cursor: str | None = None, after: int | None = None, limit: int | None = None
+    ) -> Json:
+        """Log lines of a level or above, for admins: `{"logs", "next_cursor"}`, the newest first; with `after`, the id of a line, what
+        came after it, the oldest first."""
+        return await self._get("/logs", {"level": level, "cursor": cursor, "after": after, "limit": limit})
+
     async def intake(
         self, text: str, title: str | None = None, source: str | None = None, *, workspace: str | None = None
     ) -> Json:

@@ -22,6 +22,7 @@ from oaken_jobs.model import (
     Job,
     Leased,
     LeaseRef,
+    LogRow,
     NewJob,
     ProgressRow,
     Question,
@@ -216,11 +217,20 @@ class Sweep:
 
 
 @dataclass(slots=True)
+class KeepLog:
+    """Keeps lines of the log; their ids are given here. Reply: None."""
+
+    rows: list[LogRow]
+
+
+@dataclass(slots=True)
 class Prune:
-    """Forgets jobs that ended before `before` (ms), with all that belongs to them, and other old activity, at most `limit` of each; the
-    newest `replayable` rows of activity stay. Reply: how many of the sort of which there were more (`int`)."""
+    """Forgets jobs that ended before `before` (ms), with all that belongs to them, other old activity, and log lines from before
+    `log_before`, at most `limit` of each; the newest `replayable` rows of activity stay. Reply: how many of the sort of which there were
+    most (`int`)."""
 
     before: int
+    log_before: int
     replayable: int
     limit: int
 
@@ -363,6 +373,7 @@ Op = (
     | SetPaused
     | KeepLabels
     | Sweep
+    | KeepLog
     | Prune
     | Recover
     | AddToken
@@ -542,6 +553,10 @@ class Store(Protocol):
         ...
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]: ...
+
+    async def log_lines(self, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
+        """Of these levels: newest first, below the id `before`; or oldest first, above `after`."""
+        ...
 
     async def activity_head(self) -> int:
         """The cursor of the newest row; 0 when there is none."""

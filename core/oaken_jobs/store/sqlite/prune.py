@@ -13,6 +13,7 @@ order by finished_at limit ?"""
 OLD_ROWS = "select id from activity where id <= ? and at < ? and job_id is null order by id limit ?"
 """What was said of queues, tokens and agents."""
 OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ?"
+OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ? order by at limit ?)"
 FORGOTTEN = "activity_forgotten"
 """The mark of the newest row of activity that is forgotten."""
 _MARK = "insert into marks values (?1, ?2) on conflict do update set value = max(value, ?2)"
@@ -21,7 +22,7 @@ _BELONGING = ("payloads", "results", "attempts", "progress", "questions", "late_
 
 
 def prune(unit: Unit, op: Prune) -> int:
-    """Forgets at most `op.limit` jobs, and as many other rows; how many of the sort of which there were more.
+    """Forgets at most `op.limit` of each sort; how many of the sort of which there were most.
 
     Of the activity the newest `op.replayable` rows stay, whatever they are about.
     """
@@ -41,4 +42,5 @@ def prune(unit: Unit, op: Prune) -> int:
     if forgotten:
         db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
         db.execute(_MARK, (FORGOTTEN, max(forgotten)))
-    return max(len(ids), len(rows))
+    lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
+    return max(len(ids), len(rows), lines)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
+from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, LogRow, ProgressRow, Question, Schedule
 from oaken_jobs.store.base import ActivityFilter, Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
@@ -232,6 +232,16 @@ def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
 def activity_forgotten(db: Database) -> int:
     row = db.execute("select value from marks where name = ?", (FORGOTTEN,)).fetchone()
     return row[0] if row else 0
+
+
+def log_lines(db: Database, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
+    bound, order = ("id > ?", "id") if after is not None else ("id < ?", "id desc")
+    mark = after if after is not None else before if before is not None else 2**63 - 1
+    rows = db.execute(
+        f"select {', '.join(LogRow._fields)} from log_lines where {bound} and level {_IN} order by {order} limit ?",
+        (mark, _json(levels), limit),
+    ).fetchall()
+    return [LogRow._make(row) for row in rows]
 
 
 def activity_head(db: Database) -> int:

@@ -8,12 +8,13 @@ import orjson
 
 from oaken_jobs import moves
 from oaken_jobs.errors import Conflict
-from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, SetLabels
+from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, LogRow, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
     Drain,
     KeepLabels,
+    KeepLog,
     ProcessRow,
     Recover,
     Register,
@@ -23,10 +24,11 @@ from oaken_jobs.store.base import (
     TokenRow,
     Unregister,
 )
+from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.schema import LIVING_MS
 from oaken_jobs.store.sqlite.unit import Unit, json_array
 
-Administration = SetPaused | KeepLabels | Drain | Recover | AddToken | SeeAgents | Register | Unregister
+Administration = SetPaused | KeepLabels | KeepLog | Drain | Recover | AddToken | SeeAgents | Register | Unregister
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
@@ -46,6 +48,9 @@ def administer(unit: Unit, op: Administration) -> Reply:
         return True
     if isinstance(op, KeepLabels):
         _label(unit, op.workspace, op.labels)
+        return None
+    if isinstance(op, KeepLog):
+        rows.insert(db, "insert into log_lines", LogRow._fields[1:], [row[1:] for row in op.rows])
         return None
     if isinstance(op, Drain):
         return _drain(unit, op)

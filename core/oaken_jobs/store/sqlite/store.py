@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
+from oaken_jobs.model import Activity, AgentRow, Attempt, Job, LogRow, ProgressRow, Question, Schedule
 from oaken_jobs.store.base import (
     EVERYTHING,
     ActivityFilter,
@@ -231,6 +231,9 @@ class SqliteStore:
 
     async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
         return await self._find(reads.activity_of, job_id, limit)
+
+    async def log_lines(self, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
+        return await self._read(reads.log_lines, levels, before, after, limit)
 
     async def activity_head(self) -> int:
         return await self._find(reads.activity_head)

@@ -1,0 +1,85 @@
+"""The event log: a file with every public event, one JSON object a line, written once however many processes share the data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import orjson
+
+from oaken_jobs import views
+from oaken_jobs.clock import Clock
+from oaken_jobs.events import event
+from oaken_jobs.journal import Journal
+from oaken_jobs.loop import Loop
+from oaken_jobs.store.base import Store
+
+log = logging.getLogger("oaken.events")
+
+TICK_SECONDS = 0.5
+PAGE = 1000
+COMPLAIN_SECONDS = 60.0
+"""Between two lines about a file that cannot be written."""
+
+
+class EventLog(Loop):
+    """Every long-lived process writes, whoever has the lock. The file is its own cursor: what comes next is what follows its last
+    line, so that a line is written once although its writer was killed. A new file begins with the newest `replayable` events.
+
+    `tick` writes all there is, for tests and for the loop; the last one comes at the stop.
+    """
+
+    def __init__(self, store: Store, clock: Clock, journal: Journal, replayable: int) -> None:
+        super().__init__("event log", self.tick, clock, TICK_SECONDS)
+        self._store = store
+        self._journal = journal
+        self._replayable = replayable
+        self._written = -1
+        """The newest event that is known to be in the file."""
+        self._silent_until = 0.0
+
+    async def tick(self) -> None:
+        """One round; nothing where there is no news, or another process is at it."""
+        if await self._store.activity_head() == self._written:
+            return
+        with self._journal.try_lock() as ours:
+            if ours:
+                try:
+                    await self._write()
+                except OSError as error:
+                    self._complain(error)
+
+    async def _write(self) -> None:
+        head = await self._store.activity_head()
+        cursor = await asyncio.to_thread(self._last)
+        if cursor is None or cursor > head:  # a new file, or one of another database
+            cursor = max(0, head - self._replayable)
+        while True:
+            rows = await self._store.activity(cursor, PAGE)
+            if rows:
+                lines = b"".join(orjson.dumps(views.event(event.of(row))) + b"\n" for row in rows)
+                await asyncio.to_thread(self._journal.append, lines)
+                cursor = rows[-1].id
+            if len(rows) < PAGE:
+                self._written = cursor
+                return
+
+    def _last(self) -> int | None:
+        """The id in the newest line that has one; a file that others have written to does not hold it up."""
+        for line in self._journal.backwards():
+            try:
+                return int(orjson.loads(line)["id"])
+            except (ValueError, TypeError, KeyError):
+                continue
+        return None
+
+    def _complain(self, error: OSError) -> None:
+        if self._clock.monotonic() >= self._silent_until:
+            self._silent_until = self._clock.monotonic() + COMPLAIN_SECONDS
+            log.warning(
+                "%s cannot be written (%s); events are added once it can", self._journal.path, error.strerror or error
+            )
+
+    async def _end(self) -> None:
+        await super()._end()
+        await self._once()

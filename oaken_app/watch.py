@@ -1,0 +1,123 @@
+"""`oaken watch`: what happens, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from oaken_app.backend import connected, place
+from oaken_app.options import DataDir
+from oaken_app.show import JOB_COLUMNS, STYLES, ago, event_line, job_rows, json_line, line, plain
+from oaken_swarm.client import Client
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+REFRESH_SECONDS = 0.5
+"""Between two looks at the counts, at least."""
+IDLE_SECONDS = 5.0
+"""Between two looks where nothing happens: what is shown of times grows old."""
+RECENT = 200
+
+
+@app.command()
+def watch(
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Only events of this kind, such as job_state_changed; several times for more."),
+    ] = None,
+    job: Annotated[int | None, typer.Option(help="Only what happens to this job.")] = None,
+    data_dir: DataDir = None,
+    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each event.")] = False,
+) -> None:
+    """Show what happens, as it happens: on a terminal the counts, the active jobs and the latest changes; a line each elsewhere.
+
+    Ctrl-C ends it.
+    """
+    on_screen = sys.stdout.isatty() and not json
+    try:
+        asyncio.run((_screen if on_screen else _lines)(data_dir, kind, job, json))
+    except KeyboardInterrupt:
+        pass
+
+
+async def _lines(data_dir: Path | None, kinds: list[str] | None, job: int | None, json: bool) -> None:
+    async with connected(data_dir) as client:
+        async for happened in _events(client, kinds, job):
+            if json:
+                json_line(happened)
+            else:
+                line(event_line(happened))
+            sys.stdout.flush()
+
+
+async def _events(client: Client, kinds: list[str] | None, job: int | None) -> AsyncIterator[dict[str, Any]]:
+    """Every event from now on."""
+    cursor: str | None = None
+    while True:
+        page = await client.events(cursor, kinds=kinds, job_id=job, limit=500)
+        cursor = page["cursor"]
+        for happened in page["events"]:
+            yield happened
+
+
+async def _screen(data_dir: Path | None, kinds: list[str] | None, job: int | None, json: bool) -> None:
+    recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+    news = asyncio.Event()
+    console = Console(highlight=False)
+    async with connected(data_dir) as client:
+
+        async def listen() -> None:
+            async for happened in _events(client, kinds, job):
+                recent.appendleft(happened)
+                news.set()
+
+        listening = asyncio.create_task(listen())
+        try:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                while not listening.done():
+                    news.clear()
+                    live.update(_picture(console, place(data_dir), await client.snapshot(), recent), refresh=True)
+                    await asyncio.sleep(REFRESH_SECONDS)
+                    waiting = asyncio.ensure_future(news.wait())
+                    await asyncio.wait((waiting, listening), timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    waiting.cancel()
+        finally:
+            listening.cancel()
+        await listening  # raises why it ended
+
+
+def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[dict[str, Any]]) -> Group:
+    """The whole screen: as many active jobs as take half of it, and the latest changes."""
+    room = max(6, console.height - 6)
+    head = Text(f"{plain(where)}  ", style="bold", no_wrap=True, overflow="ellipsis")
+    for state, count in told["counts"].items():
+        head.append(f"  {count} {state}", style=STYLES.get(state, "") if count else "dim")
+    active = told["active"][: room // 2]
+    jobs = Table(*JOB_COLUMNS, "progress", box=None, pad_edge=False, expand=True, header_style="bold")
+    for column in jobs.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    for job, row in zip(active, job_rows(active), strict=True):
+        progress = job["progress"]
+        percent = f"{progress['percent']} %" if progress and progress["percent"] is not None else ""
+        jobs.add_row(
+            *(Text(plain(str(value)), style=STYLES.get(str(value), "")) if value else "" for value in row), percent
+        )
+    shown: list[Any] = [head, Text(""), jobs if active else Text("Nothing is queued or running.", style="dim")]
+    if told["questions"]:
+        first = told["questions"][0]
+        asked = f"Job {first['job_id']} asks ({ago(first['asked_at'])}): {plain(first['text'])}"
+        shown += [Text(""), Text(asked, style="yellow", no_wrap=True, overflow="ellipsis")]
+    shown += [Text(""), Text("Latest changes (Ctrl-C ends)", style="bold")]
+    rest = room - max(1, len(active)) - (2 if told["questions"] else 0)
+    shown += [Text(plain(event_line(one)), no_wrap=True, overflow="ellipsis") for one in list(recent)[: max(1, rest)]]
+    return Group(*shown)
