@@ -74,4 +74,4 @@ async def test_each_event_stands_once_and_in_order_through_rotations_and_kills(t
             one.wait()
         await core.close()
     assert [int(orjson.loads(line)["id"]) for line in journal.lines()] == list(range(1, head + 1))
-    assert len(list(tmp_path.glob("events.jsonl.*[0-9]"))) > 5, "it was rotated"
+    assert len(os.listdir(tmp_path)) > 8, "it was rotated"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from oaken_jobs.model import Actor
 from oaken_swarm import Client
 
 ROOT = Actor("user", "root", "cli")
+
+
+@pytest.fixture(autouse=True)
+def _level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "oaken")
 
 
 def settings_for(folder: Path, **server: Any) -> Any:
@@ -80,13 +86,47 @@ def recorded(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (process._runner, "runner"),
         (core.scheduler, "scheduler"),
         (core.maintenance, "maintenance"),
+        (core.bus, "bus"),
+        (core.event_log, "event log"),
+        (core.follower, "follower"),
+        (core.log_keeper, "log keeper"),
     ):
         wrap(part, "start", f"{name} begins")
         wrap(part, "stop", f"{name} ended")
     wrap(core.store, "open", "database opened")
     wrap(core.store, "close", "database closed")
-    wrap(core.store, "write", "write")
+    for call in ("write", "_find", "_read", "changed"):
+        wrap(core.store, call, "database used")
+    handler = logging.Handler()
+    handler.emit = lambda record: order.append(f"log: {record.getMessage()}.")  # type: ignore[method-assign]
+    monkeypatch.setattr(logging.getLogger("oaken"), "handlers", [handler])
     return order
+
+
+def steps(order: list[str]) -> list[str]:
+    """What began or ended, each once, without what was said and read meanwhile."""
+    return list(dict.fromkeys(step for step in order if step.endswith(("begins", "ended", "opened", "closed"))))
+
+
+ENDS = [
+    "server ended",
+    "scheduler ended",
+    "maintenance ended",
+    "runner ended",
+    "bus ended",
+    "event log ended",
+    "follower ended",
+    "log keeper ended",
+    "database closed",
+]
+
+
+async def ended_in_order(order: list[str]) -> None:
+    """All ended in their order, and nothing touches the database or logs afterwards, however long one looks."""
+    assert steps(order) == ENDS
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert order[-2:] == ["database closed", "log: database closed."]
 
 
 async def test_a_process_begins_with_the_database_and_ends_with_it(
@@ -95,48 +135,126 @@ async def test_a_process_begins_with_the_database_and_ends_with_it(
     process = Process(settings_for(tmp_path))
     order = recorded(process, monkeypatch)
     await process.start()
-    begun = [step for step in order if step != "write"]
-    assert begun == ["database opened", "maintenance begins", "scheduler begins", "runner begins", "server begins"]
+    assert steps(order) == [
+        "database opened",
+        "follower begins",
+        "log keeper begins",
+        "bus begins",
+        "event log begins",
+        "maintenance begins",
+        "scheduler begins",
+        "runner begins",
+        "server begins",
+    ]
     client = await client_of(process)
     job_id = (await client.intake("hello"))["job"]["id"]
     assert (await client.wait(job_id, 10))["final"]
     await client.aclose()
     del order[:]
     await process.stop()
-    first_ends = list(dict.fromkeys(step for step in order if step != "write"))
-    assert first_ends == ["server ended", "scheduler ended", "maintenance ended", "runner ended", "database closed"]
-    # Nothing is written once it is closed, however long one looks.
-    assert order[-1] == "database closed"
-    await asyncio.sleep(0)
-    assert order[-1] == "database closed"
+    await ended_in_order(order)
+    told = [step for step in order if step.startswith("log: ")]
+    assert told == [
+        "log: no new requests.",
+        "log: duties ended.",
+        "log: runner ended.",
+        "log: database closed.",
+    ]
+
+
+async def in_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: Any) -> tuple[Process, list[str], int]:
+    """A process whose runner is inside `handler`, with no grace for it; the order of what happens, and the job."""
+    monkeypatch.setattr(pipeline, "_intake", handler)
+    process = Process(load(tmp_path, environ={}, server={"port": 0}, runner={"grace": 0}))
+    order = recorded(process, monkeypatch)
+    await process.start()
+    client = await client_of(process)
+    job_id = (await client.intake("hello"))["job"]["id"]
+    await client.aclose()
+    return process, order, job_id
+
+
+async def state_of(tmp_path: Path, job_id: int) -> tuple[str, int]:
+    """As the next process finds it."""
+    again = Process(settings_for(tmp_path), runner=False)
+    await again.start()
+    (job,) = await again.core.store.jobs([job_id])
+    await again.stop()
+    return job.state, job.attempts
 
 
 async def test_a_process_that_is_stopped_in_a_handler_gives_the_job_back_before_the_database_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = load(tmp_path, environ={}, server={"port": 0}, runner={"grace": 0})
-    process = Process(settings)
     entered = asyncio.Event()
 
     async def forever(job: Any) -> None:
         entered.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(pipeline, "_intake", forever)
-    process = Process(settings)
-    order = recorded(process, monkeypatch)
-    await process.start()
-    client = await client_of(process)
-    job_id = (await client.intake("hello"))["job"]["id"]
+    process, order, job_id = await in_a_handler(tmp_path, monkeypatch, forever)
     await asyncio.wait_for(entered.wait(), 10)
-    await client.aclose()
+    del order[:]
     await process.stop()
-    assert order[-1] == "database closed"
-    again = Process(settings_for(tmp_path), runner=False)
-    await again.start()
-    (job,) = await again.core.store.jobs([job_id])
-    assert (job.state, job.attempts) == ("queued", 0)
-    await again.stop()
+    await ended_in_order(order)
+    assert await state_of(tmp_path, job_id) == ("queued", 0)
+
+
+async def test_a_handler_that_ignores_cancellation_keeps_the_stop_pending_and_the_database_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, cancelled, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn(job: Any) -> dict[str, Any]:
+        entered.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+        return {"document": "0" * 64, "characters": 1}
+
+    process, order, job_id = await in_a_handler(tmp_path, monkeypatch, stubborn)
+    await asyncio.wait_for(entered.wait(), 10)
+    del order[:]
+    stopping = asyncio.ensure_future(process.stop())
+    await asyncio.wait_for(cancelled.wait(), 10)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    assert "runner ended" not in order
+    assert len(await process.core.store.jobs([job_id])) == 1, "the database is open"
+    go.set()
+    await asyncio.wait_for(stopping, 10)
+    await ended_in_order(order)
+    assert await state_of(tmp_path, job_id) == ("succeeded", 1)
+
+
+async def test_a_stop_in_the_middle_of_a_tick_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(settings_for(tmp_path))
+    order = recorded(process, monkeypatch)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        entered.set()
+        await go.wait()
+        await process.core.store.next_schedule()
+        order.append("tick is over")
+
+    monkeypatch.setattr(process.core.scheduler, "_tick", slow)
+    monkeypatch.setattr(process.core.scheduler, "_seconds", 0.0)
+    await process.start()
+    await asyncio.wait_for(entered.wait(), 10)
+    del order[:]
+    stopping = asyncio.ensure_future(process.stop())
+    while "server ended" not in order:
+        await asyncio.sleep(0)
+    assert "scheduler ended" not in order
+    go.set()
+    await stopping
+    await asyncio.sleep(0)
+    assert order.index("tick is over") < order.index("scheduler ended")
+    await ended_in_order(order)
 
 
 async def test_start_and_stop_may_be_called_again_and_at_once(tmp_path: Path) -> None:
