@@ -207,6 +207,8 @@ def activity(row: Activity) -> Json:
             data[{"from_state": "from", "to_state": "to"}.get(name, name)] = value
     if row.workspace is not None:
         data["workspace"] = row.workspace
+    if row.data is not None:
+        data["fields"] = orjson.loads(row.data)
     data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
     return {"id": str(row.id), "ts": iso(row.at), "kind": row.event, "data": data}
 

@@ -12,7 +12,18 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, Surroundings, TokenRow
+from oaken_jobs.store.base import (
+    Counts,
+    Document,
+    HealthRow,
+    JobFilter,
+    Op,
+    ProcessRow,
+    Recover,
+    Reply,
+    Surroundings,
+    TokenRow,
+)
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
@@ -285,6 +296,9 @@ class SqliteStore:
 
     async def processes(self) -> list[ProcessRow]:
         return await self._read(reads.processes)
+
+    async def plugin_health(self) -> list[HealthRow]:
+        return await self._find(reads.plugin_health)
 
     async def check(self) -> list[str]:
         return await self._read(reads.check)
