@@ -100,7 +100,7 @@ class Embedder:
         outcomes = await self._outcomes([job.payload["text"][: self._max_characters] for job in jobs])
         if any(isinstance(one, Refused) for one in outcomes):
             # An address that takes no text at all is ill, and no text is at fault.
-            well = await self._probe() is None
+            well = await self.check() is None
             outcomes = [self._judged(one, well) if isinstance(one, Refused) else one for one in outcomes]
         return outcomes
 

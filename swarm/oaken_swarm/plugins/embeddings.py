@@ -74,8 +74,16 @@ class WordLlama:
         return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        rows = await asyncio.to_thread(lambda: self._loaded.embed(list(texts), norm=True).tolist())
+        rows: list[list[float]] = await asyncio.to_thread(self._rows, list(texts))
+        if not all(math.isfinite(row[0]) for row in rows):
+            raise Refused("there is no word in it")
         return Embedded(checked([[round(x, 6) for x in row] for row in rows], len(texts)))
+
+    def _rows(self, texts: list[str]) -> list[list[float]]:
+        import numpy
+
+        with numpy.errstate(invalid="ignore"):  # a text without a word has no direction
+            return self._loaded.embed(texts, norm=True).tolist()
 
 
 class Endpoint:
