@@ -31,6 +31,7 @@ from oaken_jobs.routing import QueueRule
 from oaken_jobs.runner import Runner
 from oaken_swarm.plugins import embedder
 from oaken_swarm.plugins.embeddings import Backend, Endpoint, WordLlama
+from tests.contract.world import until
 
 ME = Principal(Actor("user", "me", "http"), frozenset({"user"}))
 KEY = "a-key-that-nobody-may-see"
@@ -54,7 +55,8 @@ class Stub:
         self.asked: list[list[str]] = []
         self.keys: set[str | None] = set()
         self.reply: Callable[[list[str]], Response] = answer
-        self.hang = False
+        self.go = asyncio.Event()
+        self.go.set()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -70,8 +72,7 @@ class Stub:
         assert body["model"] == "m"
         self.asked.append(body["input"])
         self.keys.add(request.headers.get("authorization"))
-        while self.hang:
-            await asyncio.sleep(0.01)
+        await self.go.wait()
         return self.reply(body["input"])
 
     async def start(self) -> None:
@@ -81,11 +82,10 @@ class Stub:
         )
         self._server = uvicorn.Server(config)
         self._task = asyncio.create_task(self._server._serve())
-        while not self._server.started:
-            await asyncio.sleep(0.005)
+        await until(lambda: self._server is not None and self._server.started)
 
     async def stop(self) -> None:
-        self.hang = False
+        self.go.set()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
@@ -239,7 +239,7 @@ async def test_an_ill_address_puts_jobs_off_and_says_why(
 
 async def test_an_address_that_does_not_answer_in_time_puts_jobs_off(bench: Bench, stub: Stub) -> None:
     bench.use(endpoint(stub, timeout=0.05))
-    stub.hang = True
+    stub.go.clear()
     (job,) = await bench.done("a")
     assert (job.state, job.attempts, job.deferrals) == ("queued", 0, 1)
     assert await bench.health() == "no answer within 0.05 s"
@@ -367,6 +367,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"backend": "wordllama", "model": "m"}, "model and api_key_env go with url"),
     ({"url": "http://x/v1"}, "url needs a model"),
     ({"url": "x/v1", "model": "m"}, "url must be as http://host:port/v1"),
+    ({"url": "http://x:99999/v1", "model": "m"}, "Port out of range"),
     ({"url": "http://me:SECRET@x/v1", "model": "m"}, "url must be as http://host:port/v1"),
     ({"url": "http://x/v1?key=SECRET", "model": "m"}, "url must be as http://host:port/v1"),
     ({"url": "http://x/v1", "model": "m", "api_key_env": "sk-SECRET"}, "must be the name of an environment variable"),

@@ -77,7 +77,13 @@ def _backend(said: EmbedderSettings) -> Backend:
     if said.model is None:
         raise ValueError("url needs a model, by the name that it has there")
     parts = urlsplit(said.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.port == 0
+        or "@" in parts.netloc
+        or parts.query
+    ):
         # Not quoted: what stands before an @ or behind a ? may be a secret.
         raise ValueError("url must be as http://host:port/v1, without a name, a password or a query")
     if said.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", said.api_key_env):

@@ -115,7 +115,7 @@ class Endpoint:
                 body = await _body(response)
         except TimeoutError:
             raise Outage(f"no answer within {self._timeout:g} s") from None
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise Outage(f"cannot be reached ({type(error).__name__})") from None
         return _read(body, len(texts))
 
