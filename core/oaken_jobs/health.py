@@ -54,7 +54,7 @@ class HealthLoop:
         self._due = self._clock.monotonic() + self._health.every_seconds
         reason = await self._look()
         if not self._stopping:
-            told = None if reason is None else error_text(reason or "it gives no reason")
+            told = None if reason is None else error_text(" ".join(reason.split()) or "it gives no reason")
             await self._commit.call(SetHealth(self.plugin, reason is None, told, self._actor))
 
     async def _look(self) -> str | None:

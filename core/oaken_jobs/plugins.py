@@ -7,7 +7,9 @@ that is its own and said to be broken; the rest start.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple, cast
@@ -40,7 +42,7 @@ class Left(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
     """The plugins of a process, and the rules with all their kinds."""
 
@@ -78,16 +80,19 @@ def load(settings: Settings) -> Loaded:
         name = source.name
         unclaimed.discard(name)
         try:
-            plugin = _made(source, settings.plugins.settings.get(name))
+            # What stands on stdout is the answer of a command, or a protocol; a plugin that prints is not to be part of it.
+            with redirect_stdout(sys.stderr):
+                plugin = _made(source, settings.plugins.settings.get(name))
             rules = _with(plugin, loaded, settings, builtin)
         except NotConfigured as why:
             loaded.absent.append(Left(name, error_text(str(why))))
         except (Exception, SystemExit) as why:
             # One that leaves the process while it is imported would take all others with it.
             told = str(why) if isinstance(why, (_Broken, OakenError)) else described(why)
-            loaded.broken.append(Left(name, error_text(told)))
+            loaded.broken.append(Left(name, error_text(" ".join(told.split()))))
         else:
-            loaded = Loaded(rules, [*loaded.plugins, plugin], loaded.broken, loaded.absent)
+            loaded.plugins.append(plugin)
+            loaded.rules = rules
     for name in sorted(unclaimed):
         loaded.broken.append(Left(name, f"there is no such plugin, but [plugins.settings.{name}]. Check the name."))
     return loaded

@@ -230,6 +230,7 @@ UNWELL: list[tuple[Callable[[], Any], str]] = [
     (raising(SystemExit(2)), "SystemExit: 2"),
     (raising(asyncio.CancelledError()), "its check was cancelled"),
     (lambda: "", "it gives no reason"),
+    (lambda: "two\nlines", "two lines"),
     (lambda: "password=hunter2hunter2 does not work", "password=[redacted] does not work"),
     (lambda: "x" * 600, "x" * 499 + "…"),
 ]

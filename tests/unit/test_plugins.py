@@ -121,6 +121,7 @@ BROKEN: list[tuple[str, str]] = [
         HEAD + "plugin = Plugin('x'); plugin.schedule('s', kind='triage', payload={'text': ''}, cron='61 * * * *')",
         "schedule x.s: cron '61 * * * *'",
     ),
+    ("raise RuntimeError('two\\nlines')", "RuntimeError: two lines"),
     ("raise RuntimeError('password=hunter2hunter2')", "RuntimeError: password=[redacted]"),
 ]
 
@@ -185,6 +186,16 @@ def test_a_module_named_twice_is_loaded_once(modules: Modules) -> None:
     name = modules.add("good", GOOD)
     modules.names.append(name)
     assert (len(modules.load().plugins), modules.load().broken) == (1, [])
+
+
+def test_what_a_plugin_prints_while_it_is_loaded_goes_to_stderr(
+    modules: Modules, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modules.add(
+        "chatty", HEAD + "print('hello')\ndef plugin(settings):\n    print('made')\n    return Plugin('chatty')\n"
+    )
+    assert len(modules.load().plugins) == 1
+    assert capsys.readouterr() == ("", "hello\nmade\n")
 
 
 def test_installed_packages_bring_plugins_by_an_entry_point(modules: Modules) -> None:
