@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import httpx2
 
-from oaken_jobs import config, pipeline
+from oaken_jobs import config, plugins
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
@@ -37,7 +37,7 @@ def local_principal() -> Principal:
 async def core_on(data_dir: Path | None) -> AsyncGenerator[Core]:
     """The core on a data folder, without duties. Raises `ConfigError` and `Unavailable`."""
     settings = config.load(data_dir)
-    core = Core.on_folder(settings.data_dir, config.rules(settings, pipeline.kinds().values()), "cli", log=settings.log)
+    core = Core.on_folder(settings.data_dir, plugins.load(settings).rules, "cli", log=settings.log)
     await core.open()
     try:
         yield core

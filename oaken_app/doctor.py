@@ -13,8 +13,8 @@ import typer
 
 from oaken_app.backend import core_on, local_principal
 from oaken_app.options import DataDir, Json
-from oaken_app.show import as_json, line
-from oaken_jobs import __version__, config
+from oaken_app.show import ago, as_json, line
+from oaken_jobs import __version__, config, plugins, views
 from oaken_jobs.core import DATABASE, Core
 from oaken_jobs.errors import OakenError
 from oaken_jobs.maintenance import living
@@ -69,6 +69,7 @@ async def _examine(data_dir: Path | None, quick: bool) -> list[Finding]:
                 )
             )
             findings += _permissions(settings.data_dir)
+            findings += await _plugins(core, plugins.load(settings))
             findings += await _contents(core, quick)
     except OakenError as error:
         findings.append(Finding("bad", error.message))
@@ -83,6 +84,26 @@ def _permissions(folder: Path) -> list[Finding]:
     # Nobody reads a file in a folder that is closed to them; the database is to be safe when it is moved as well.
     open_to_others += [path for path in (folder / "config.toml",) if is_open(path) and is_open(folder)]
     return [Finding("warn", f"{path} can be read by others; `chmod 600` it") for path in open_to_others]
+
+
+async def _plugins(core: Core, loaded: plugins.Loaded) -> list[Finding]:
+    health = {row.plugin: row for row in await core.store.plugin_health()}
+    findings: list[Finding] = []
+    for plugin in loaded.plugins:
+        last = health.get(plugin.name)
+        if plugin.health_check is None:
+            findings.append(Finding("ok", f"plugin {plugin.name} is loaded"))
+        elif last is None:
+            findings.append(
+                Finding("ok", f"plugin {plugin.name} is loaded; nobody has looked yet whether it is healthy")
+            )
+        elif last.healthy:
+            findings.append(Finding("ok", f"plugin {plugin.name} was healthy {ago(views.iso(last.at))}"))
+        else:
+            findings.append(Finding("warn", f"plugin {plugin.name} is unhealthy: {last.reason}"))
+    findings += [Finding("bad", f"plugin {name} is broken: {reason}") for name, reason in loaded.broken]
+    findings += [Finding("ok", f"plugin {name} is not configured: {reason}") for name, reason in loaded.absent]
+    return findings
 
 
 async def _contents(core: Core, quick: bool) -> list[Finding]:

@@ -507,11 +507,18 @@ def activity(job_id: JobId, data_dir: DataDir = None, json: Json = False) -> Non
     rows = [
         (
             row["ts"],
-            row["data"]["verb"],
-            " → ".join(row["data"][end] for end in ("from", "to") if end in row["data"]),
+            row["kind"] if "fields" in row["data"] else row["data"]["verb"],
+            _told(row["data"]),
             f"{row['data']['actor']['id']} ({row['data']['actor']['via']})",
         )
         for row in told["activity"]
         if row["kind"] != "question_asked"  # the change of state beside it says the same
     ]
     table(("when", "what", "state", "who"), rows, f"Nothing is known of job {job_id}.", shrink={"who": 10})
+
+
+def _told(data: dict[str, Any]) -> str:
+    """What changed, in a line: from which state to which, or what a plugin's event says."""
+    if "fields" in data:
+        return ", ".join(f"{name}={value}" for name, value in data["fields"].items())
+    return " → ".join(data[end] for end in ("from", "to") if end in data)

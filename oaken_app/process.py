@@ -1,8 +1,8 @@
 """Composes a process out of its parts and owns their start and stop.
 
-Start: address, database, duties, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties; runner, with its
-grace; streams and handlers of events; the database. Each step is logged; nothing touches the database afterwards, and the line that
-says the process has stopped is the last.
+Start: address, database, duties, plugins, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties;
+runner, with its grace; plugins; streams and handlers of events; the database. Each step is logged; nothing touches the database
+afterwards, and the line that says the process has stopped is the last.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Literal
 
-from oaken_jobs import config, pipeline
+from oaken_jobs import plugins
 from oaken_jobs.config import Settings
 from oaken_jobs.core import Core, calm_collector
+from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
@@ -35,16 +36,18 @@ class Process:
 
     def __init__(self, settings: Settings, *, role: Literal["serve", "runner"] = "serve", runner: bool = True) -> None:
         """Raises `ConfigError` for settings that cannot be used together."""
-        rules = config.rules(settings, pipeline.kinds().values())
         self.settings = settings
-        self.core = Core.on_folder(settings.data_dir, rules, role, log=settings.log)
+        self._loaded = plugins.load(settings)
+        self.core = Core.on_folder(settings.data_dir, self._loaded.rules, role, log=settings.log)
         self._server: Server | None = None
         if role == "serve":
             self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)
         self._runner: Runner | None = None
+        self._plugins: AtWork | None = None
         if runner or role == "runner":
-            core = self.core
-            self._runner = Runner(core.jobs, core.follower, core.clock, pipeline.handlers(), settings.runner.grace)
+            core, grace = self.core, settings.runner.grace
+            self._runner = Runner(core.jobs, core.follower, core.clock, self._loaded.handlers(), grace)
+            self._plugins = AtWork(self._loaded, core.schedules, core.bus, core.commit, core.clock)
         self._started = False
         self._stop: asyncio.Task[None] | None = None
 
@@ -61,6 +64,7 @@ class Process:
         if self._started:
             return
         self._started = True
+        self._loaded.report()
         try:
             if self._server is not None:
                 self._server.bind()
@@ -70,6 +74,8 @@ class Process:
             log.info("database open in %s", self.settings.data_dir)
             await self.core.start_duties()
             log.info("duties begun")
+            if self._plugins is not None:
+                await self._plugins.start()
             if self._runner is not None:
                 await self._runner.start()
                 log.info("runner begun")
@@ -98,6 +104,8 @@ class Process:
             if begun:
                 await self.core.jobs.flush()  # what its workers did last
             _step(begun, "runner ended")
+        if self._plugins is not None:
+            await self._plugins.stop()
         await self.core.close()
         _step(begun, "database closed")
 

@@ -27,7 +27,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from oaken_jobs import config, jsontext, pipeline
+from oaken_jobs import config, jsontext, plugins
 from oaken_jobs.core import Core
 from oaken_jobs.errors import BadJson
 from oaken_jobs.store.sqlite.driver import unsafe_version
@@ -60,7 +60,9 @@ def run(
     logging.getLogger("oaken").setLevel(settings.log.level.upper())
     if settings.url is not None and data_dir is None:
         log.warning("OAKEN_URL is not used here: this serves the jobs of the data folder %s", settings.data_dir)
-    rules = replace(config.rules(settings, pipeline.kinds().values()), lease_seconds=LEASE_SECONDS)
+    loaded = plugins.load(settings)
+    loaded.report()
+    rules = replace(loaded.rules, lease_seconds=LEASE_SECONDS)
     asyncio.run(_run(Core.on_folder(settings.data_dir, rules, "mcp", log=settings.log), caller, wire))
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast, get_origin
@@ -167,6 +167,20 @@ class LogSettings(_Section):
     """How many rotated files are kept."""
 
 
+ModuleName = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+
+
+class PluginsSettings(_Section):
+    """`[plugins]`: modules to load besides what is installed, and what each plugin is told (`[plugins.settings.NAME]`)."""
+
+    modules: list[ModuleName] = Field(
+        default_factory=list[str], max_length=100, description='a list of names of modules, such as "package.module"'
+    )
+    settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict[str, dict[str, Any]], repr=False, description="a table of plugins, each with a table"
+    )
+
+
 class Settings(_Section):
     """All settings of a process, as they came out of `load`."""
 
@@ -184,6 +198,7 @@ class Settings(_Section):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    plugins: PluginsSettings = Field(default_factory=PluginsSettings)
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
 
@@ -195,6 +210,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "scheduler": SchedulerSettings,
     "api": ApiSettings,
     "log": LogSettings,
+    "plugins": PluginsSettings,
 }
 _NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
 
@@ -290,21 +306,33 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
 
 
 def _kinds(settings: Settings, builtin: Iterable[Kind]) -> dict[str, Kind]:
-    from oaken_jobs.kinds import Kind, Schema
+    from oaken_jobs.kinds import Kind
 
     kinds = {kind.name: kind for kind in builtin}
     for name, configured in settings.kinds.items():
-        said: dict[str, Any] = {key: getattr(configured, key) for key in configured.model_fields_set}
-        for key in ("payload_schema", "result_schema"):
-            if said.get(key) is not None:
-                setting = f"[kinds.{name}] {key}"
-                where = f"{settings.origins.get(setting, 'the settings')}: {setting}"
-                dump(said[key], what=f"schema in {where}", error=ConfigError)  # TOML has dates, JSON has not
-                said[key] = Schema.compile(said[key], where)
-        if "retry_delays" in said:
-            said["retry_delays"] = tuple(said["retry_delays"])
-        kinds[name] = replace(kinds.get(name) or Kind(name), **said)
+
+        def where(key: str, setting: str = f"[kinds.{name}]") -> str:
+            return f"{settings.origins.get(f'{setting} {key}', 'the settings')}: {setting} {key}"
+
+        kinds[name] = configured_kind(kinds.get(name) or Kind(name), configured, where)
     return kinds
+
+
+def configured_kind(kind: Kind, said: KindSettings, where: Callable[[str], str]) -> Kind:
+    """The kind with all that is said of it; the rest stays. `where` names a key in errors.
+
+    Raises `ConfigError` for a schema that cannot be used.
+    """
+    from oaken_jobs.kinds import Schema
+
+    changes: dict[str, Any] = {key: getattr(said, key) for key in said.model_fields_set}
+    for key in ("payload_schema", "result_schema"):
+        if changes.get(key) is not None:
+            dump(changes[key], what=f"schema in {where(key)}", error=ConfigError)  # TOML has dates, JSON has not
+            changes[key] = Schema.compile(changes[key], where(key))
+    if "retry_delays" in changes:
+        changes["retry_delays"] = tuple(changes["retry_delays"])
+    return replace(kind, **changes)
 
 
 _STAGES = {"store": "store", "embed": "embed"}

@@ -199,6 +199,11 @@ class Handlers:
 
         return register
 
+    def take(self, others: Handlers) -> None:
+        """Registers all that another registry has."""
+        for handler in others._by_kind.values():
+            self._add(handler)
+
     def _add(self, handler: Handler) -> None:
         if handler.kind in self._by_kind:
             log.warning("the handler for %s is replaced by another", handler.kind)

@@ -226,7 +226,7 @@ class Activity(NamedTuple):
     verb: str
     job_id: int | None
     name: str | None
-    """Of the queue, token or agent, where the change is not a job's."""
+    """Of the queue, token, agent or plugin, where the change is not a job's."""
     from_state: str | None
     to_state: str | None
     epoch: int | None
@@ -237,6 +237,8 @@ class Activity(NamedTuple):
     actor_via: str
     workspace: str | None = None
     """Of the job, or of the token or agent that is bound to one."""
+    data: str | None = None
+    """JSON of the fields of a plugin's own event."""
     job_kind: str | None = None
     queue: str | None = None
     """Kind and present queue of the job, as long as it is there; not written with the row."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from oaken_jobs.events.event import Event
+from oaken_jobs.events.event import Event, PluginEvent
 from oaken_jobs.grading import grade
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
@@ -206,6 +206,8 @@ def event(happened: Event) -> Json:
         value: Any = getattr(happened, name, None)
         if value is not None:
             data[shown] = value
+    if isinstance(happened, PluginEvent):
+        data["fields"] = dict(happened.fields)
     data["actor"] = {"kind": happened.actor.kind, "id": happened.actor.id, "via": happened.actor.via}
     return {"id": str(happened.id), "ts": iso(happened.at), "kind": happened.kind, "data": data}
 

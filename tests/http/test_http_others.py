@@ -12,8 +12,9 @@ from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.runner import Runner
+from oaken_jobs.store.base import SetHealth
 from oaken_swarm import Client, Conflict, InvalidRequest, NotFound, Unauthenticated
-from tests.service import Service, eventually, problem, serve
+from tests.service import ROOT, Service, eventually, problem, serve
 
 
 async def test_queues_show_counts_and_hide_the_built_in_stages(server: Service) -> None:
@@ -121,6 +122,14 @@ async def test_meta_names_version_features_and_limits(server: Service) -> None:
     assert "long_poll" in told["features"]
     assert told["limits"]["max_payload_bytes"] == 1 << 20
     assert told["limits"]["max_batch"] == 20
+    assert told["plugins"] == []
+
+
+async def test_meta_names_plugins_and_whether_they_are_healthy_but_never_why_not(server: Service) -> None:
+    for name, reason in (("ill", "the disk is full"), ("well", None)):
+        await server.core.commit.call(SetHealth(name, reason is None, reason, ROOT))
+    told = await (await server.client("looker", "viewer")).meta()
+    assert told["plugins"] == [{"name": "ill", "healthy": False}, {"name": "well", "healthy": True}]
 
 
 async def test_health_needs_no_token(server: Service) -> None:

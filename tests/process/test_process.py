@@ -16,6 +16,7 @@ from oaken_jobs.config import load
 from oaken_jobs.errors import ConfigError, Unavailable
 from oaken_jobs.model import Actor
 from oaken_swarm import Client
+from tests.contract.world import until
 
 ROOT = Actor("user", "root", "cli")
 
@@ -247,8 +248,7 @@ async def test_a_stop_in_the_middle_of_a_tick_waits_for_it(tmp_path: Path, monke
     await asyncio.wait_for(entered.wait(), 10)
     del order[:]
     stopping = asyncio.ensure_future(process.stop())
-    while "server ended" not in order:
-        await asyncio.sleep(0)
+    await until(lambda: "server ended" in order)
     assert "scheduler ended" not in order
     go.set()
     await stopping

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from oaken_jobs.activity import Follower
 from oaken_jobs.errors import OakenError
 from oaken_jobs.events import event
-from oaken_jobs.events.event import PRIVATE, Event, JobEvent, PrivateEvent
+from oaken_jobs.events.event import PRIVATE, Event, PrivateEvent
 from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import Activity
 from oaken_jobs.store.base import ActivityFilter, Store
@@ -88,9 +88,11 @@ class Stream:
                 return False
         elif happened.kind not in self._kinds:
             return False
-        if self._job_id is not None and not (isinstance(happened, JobEvent) and happened.job_id == self._job_id):
+        if not isinstance(happened, Event):
+            return self._job_id is None and self._workspace is None
+        if self._job_id is not None and happened.job_id != self._job_id:
             return False
-        return self._workspace is None or (isinstance(happened, Event) and happened.workspace == self._workspace)
+        return self._workspace is None or happened.workspace == self._workspace
 
 
 class Bus(Lifecycle):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+import orjson
 
 from oaken_jobs.errors import InvalidRequest
 from oaken_jobs.model import Activity, Actor
@@ -14,7 +17,8 @@ from oaken_jobs.redaction import clean
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A public event. `id` is its place in the order of all; `at` milliseconds UTC; `kind` is the name others filter by."""
+    """A public event. `id` is its place in the order of all; `at` milliseconds UTC; `kind` is the name others filter by; `job_id` is
+    the job it is about, if it is about one."""
 
     id: int
     at: int
@@ -22,6 +26,7 @@ class Event:
     verb: str
     actor: Actor
     workspace: str | None
+    job_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,6 @@ class JobEvent(Event):
     """Something about a job, and its state before and after: `from_state` is None for a new one. `job_kind` and `queue` (the present
     one) are None once the job is gone."""
 
-    job_id: int
     job_kind: str | None
     queue: str | None
     from_state: str | None
@@ -88,6 +92,21 @@ class TokenChanged(NamedEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PluginHealthChanged(NamedEvent):
+    """A plugin is well, or is not any more: `from_state` and `to_state` are `healthy` or `unhealthy`."""
+
+    from_state: str | None
+    to_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEvent(NamedEvent):
+    """A plugin's own: `kind` is `PLUGIN.EVENT`, and `fields` are numbers, true or false, and short identifiers."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """A line of the log, secrets redacted. Private."""
 
@@ -113,21 +132,25 @@ PRIVATE: Final = frozenset({LogLine.kind, TraceRow.kind})
 
 def of(row: Activity) -> Event:
     """The event of a row of the activity table."""
-    return _MAKERS[row.event](row)
+    return _MAKERS.get(row.event, _plugin)(row)
 
 
 def _head(row: Activity) -> tuple[Any, ...]:
     actor = Actor(row.actor_kind, row.actor_id, row.actor_via)  # pyright: ignore[reportArgumentType]
-    return (row.id, row.at, row.event, row.verb, actor, row.workspace)
+    return (row.id, row.at, row.event, row.verb, actor, row.workspace, row.job_id)
 
 
 def _job(row: Activity) -> tuple[Any, ...]:
     states = (row.from_state, row.to_state)
-    return (*_head(row), row.job_id, row.job_kind, row.queue, *states, row.epoch, row.attempt)
+    return (*_head(row), row.job_kind, row.queue, *states, row.epoch, row.attempt)
 
 
 def _named(made: Callable[..., Event]) -> Callable[[Activity], Event]:
     return lambda row: made(*_head(row), row.name)
+
+
+def _plugin(row: Activity) -> Event:
+    return PluginEvent(*_head(row), name=row.name or "", fields=orjson.loads(row.data or "{}"))
 
 
 _MAKERS: Final[dict[str, Callable[[Activity], Event]]] = {
@@ -139,8 +162,13 @@ _MAKERS: Final[dict[str, Callable[[Activity], Event]]] = {
     "schedule_changed": _named(ScheduleChanged),
     "agent_changed": _named(AgentChanged),
     "token_changed": _named(TokenChanged),
+    "plugin_health_changed": lambda row: PluginHealthChanged(
+        *_head(row), name=row.name or "", from_state=row.from_state, to_state=row.to_state
+    ),
 }
 
+_OWN = re.compile(r"[a-z][a-z0-9_-]{0,40}\.[a-z][a-z0-9_]{0,40}")
+"""The kinds of plugins' own events."""
 PUBLIC: Final = tuple(_MAKERS)
 """The kinds of public events that Oaken itself knows; plugins have their own."""
 
@@ -148,7 +176,7 @@ PUBLIC: Final = tuple(_MAKERS)
 def check_kinds(kinds: Iterable[str]) -> None:
     """Raises `InvalidRequest` for what is no kind of a public event."""
     for kind in kinds:
-        if kind not in _MAKERS:
+        if kind not in _MAKERS and not _OWN.fullmatch(kind):
             near = difflib.get_close_matches(kind, PUBLIC, 1, 0.5)
             hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(PUBLIC)}."
             raise InvalidRequest(f"{clean(kind, 60)!r} is no kind of event. {hint}")

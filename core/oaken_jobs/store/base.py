@@ -316,6 +316,36 @@ class SeeAgents:
 
 
 @dataclass(slots=True)
+class SetHealth:
+    """Writes down how a plugin is, with the reason where it is not well. Reply: whether that is a change (`bool`)."""
+
+    plugin: str
+    healthy: bool
+    reason: str | None
+    actor: Actor
+
+
+@dataclass(slots=True)
+class ForgetHealth:
+    """Forgets how plugins are that are not among these. Reply: None."""
+
+    plugins: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Emit:
+    """Writes an event of a plugin's own, about a job where one is named; its workspace is the job's then. `data` is JSON text.
+    Reply: None; `NotFound` where there is no such job."""
+
+    plugin: str
+    event: str
+    data: str
+    actor: Actor
+    job_id: int | None = None
+    workspace: str | None = None
+
+
+@dataclass(slots=True)
 class Register:
     """Says that this process lives and has the database open. Reply: the living processes (`list[ProcessRow]`)."""
 
@@ -340,6 +370,15 @@ class ProcessRow(NamedTuple):
     version: str
     started_at: int
     seen_at: int
+
+
+class HealthRow(NamedTuple):
+    """How a plugin was when it was last looked at (ms)."""
+
+    plugin: str
+    healthy: bool
+    reason: str | None
+    at: int
 
 
 class TokenRow(NamedTuple):
@@ -379,6 +418,9 @@ Op = (
     | AddToken
     | RevokeToken
     | SeeAgents
+    | SetHealth
+    | ForgetHealth
+    | Emit
     | Register
     | Unregister
 )
@@ -607,6 +649,10 @@ class Store(Protocol):
         ...
 
     async def processes(self) -> list[ProcessRow]: ...
+
+    async def plugin_health(self) -> list[HealthRow]:
+        """By name."""
+        ...
 
     async def check(self) -> list[str]:
         """Problems of the database itself, in words; empty when it is sound."""

@@ -112,6 +112,7 @@ async def meta(call: Call, asked: EmptyRequest) -> Answer:
                 "max_delay_seconds": MAX_SECONDS,
                 "max_page": MAX_PAGE,
             },
+            "plugins": [{"name": row.plugin, "healthy": row.healthy} for row in await call.core.store.plugin_health()],
         }
     )
 

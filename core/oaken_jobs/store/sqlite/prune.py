@@ -11,7 +11,7 @@ select id from jobs j where finished_at is not null and finished_at < ?
 order by finished_at limit ?"""
 """Jobs that ended before a moment, but for those that children still belong to."""
 OLD_ROWS = "select id from activity where id <= ? and at < ? and job_id is null order by id limit ?"
-"""What was said of queues, tokens and agents."""
+"""What was said of queues, tokens, agents and plugins."""
 OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ?"
 OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ? order by at limit ?)"
 FORGOTTEN = "activity_forgotten"

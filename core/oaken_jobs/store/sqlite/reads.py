@@ -9,7 +9,16 @@ from typing import Any
 import orjson
 
 from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, LogRow, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import ActivityFilter, Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
+from oaken_jobs.store.base import (
+    ActivityFilter,
+    Counts,
+    Document,
+    HealthRow,
+    JobFilter,
+    ProcessRow,
+    Surroundings,
+    TokenRow,
+)
 from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.prune import FORGOTTEN
@@ -362,6 +371,11 @@ def vectors(db: Database, workspace: str, model: str | None) -> list[tuple[str, 
 
 def processes(db: Database) -> list[ProcessRow]:
     return [ProcessRow._make(row) for row in db.execute("select * from processes order by started_at").fetchall()]
+
+
+def plugin_health(db: Database) -> list[HealthRow]:
+    rows = db.execute("select plugin, healthy, reason, at from plugin_health order by plugin").fetchall()
+    return [HealthRow(plugin, bool(healthy), reason, at) for plugin, healthy, reason, at in rows]
 
 
 def data_version(db: Database) -> int:

@@ -1,4 +1,4 @@
-"""Rows that belong to no single job: queues, tokens, agents, processes, and what finishes leave behind."""
+"""Rows that belong to no single job: queues, tokens, agents, processes, plugins, and what finishes leave behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
     Drain,
+    Emit,
+    ForgetHealth,
     KeepLabels,
     KeepLog,
     ProcessRow,
@@ -20,6 +22,7 @@ from oaken_jobs.store.base import (
     Register,
     Reply,
     SeeAgents,
+    SetHealth,
     SetPaused,
     TokenRow,
     Unregister,
@@ -28,12 +31,25 @@ from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.schema import LIVING_MS
 from oaken_jobs.store.sqlite.unit import Unit, json_array
 
-Administration = SetPaused | KeepLabels | KeepLog | Drain | Recover | AddToken | SeeAgents | Register | Unregister
+Administration = (
+    SetPaused
+    | KeepLabels
+    | KeepLog
+    | Drain
+    | Recover
+    | AddToken
+    | SeeAgents
+    | SetHealth
+    | ForgetHealth
+    | Emit
+    | Register
+    | Unregister
+)
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
 def administer(unit: Unit, op: Administration) -> Reply:
-    """Carries out what concerns no single job. Raises `Conflict` for a token's name that was used before."""
+    """Carries out what changes no job. Raises `Conflict` for a token's name that was used before."""
     db, now = unit.db, unit.now
     if isinstance(op, SetPaused):
         row = db.execute("select paused from queue_state where queue = ?", (op.queue,)).fetchone()
@@ -71,6 +87,15 @@ def administer(unit: Unit, op: Administration) -> Reply:
             op.agents,
         )
         return None
+    if isinstance(op, SetHealth):
+        return _set_health(unit, op)
+    if isinstance(op, ForgetHealth):
+        gone = "delete from plugin_health where plugin not in (select value from json_each(?))"
+        db.execute(gone, (json_array(op.plugins),))
+        return None
+    if isinstance(op, Emit):
+        _emit(unit, op)
+        return None
     if isinstance(op, Register):
         db.execute("delete from processes where seen_at <= ?", (now - LIVING_MS,))
         db.execute(
@@ -90,6 +115,30 @@ def _add_token(unit: Unit, op: AddToken) -> TokenRow:
     unit.db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?, ?)", row)
     unit.note_other("token_changed", "create", op.name, op.actor, op.workspace)
     return row
+
+
+def _set_health(unit: Unit, op: SetHealth) -> bool:
+    row = unit.db.execute("select healthy from plugin_health where plugin = ?", (op.plugin,)).fetchone()
+    unit.db.execute(
+        "insert or replace into plugin_health values (?, ?, ?, ?)",
+        (op.plugin, int(op.healthy), op.reason, unit.now),
+    )
+    if row is not None and bool(row[0]) == op.healthy:
+        return False
+    before = None if row is None else _HEALTH[bool(row[0])]
+    unit.note_other("plugin_health_changed", "health", op.plugin, op.actor, states=(before, _HEALTH[op.healthy]))
+    return True
+
+
+_HEALTH = {True: "healthy", False: "unhealthy"}
+
+
+def _emit(unit: Unit, op: Emit) -> None:
+    workspace = op.workspace
+    if op.job_id is not None:
+        unit.load([op.job_id])
+        workspace = unit.known(op.job_id, None).workspace
+    unit.note_other(f"{op.plugin}.{op.event}", "emit", op.plugin, op.actor, workspace, job_id=op.job_id, data=op.data)
 
 
 def _drain(unit: Unit, op: Drain) -> bool:

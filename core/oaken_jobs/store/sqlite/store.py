@@ -17,6 +17,7 @@ from oaken_jobs.store.base import (
     ActivityFilter,
     Counts,
     Document,
+    HealthRow,
     JobFilter,
     Op,
     ProcessRow,
@@ -303,6 +304,9 @@ class SqliteStore:
 
     async def processes(self) -> list[ProcessRow]:
         return await self._read(reads.processes)
+
+    async def plugin_health(self) -> list[HealthRow]:
+        return await self._find(reads.plugin_health)
 
     async def check(self) -> list[str]:
         return await self._read(reads.check)

@@ -159,11 +159,23 @@ class Unit:
                 after.percent if event == "job_progress" else None,
                 *actor,
                 after.workspace,
+                None,
             )
         )
 
-    def note_other(self, event: str, verb: str, name: str, actor: Actor, workspace: str | None = None) -> None:
-        self.activity.append((self.now, event, verb, None, name, None, None, None, None, None, *actor, workspace))
+    def note_other(
+        self,
+        event: str,
+        verb: str,
+        name: str,
+        actor: Actor,
+        workspace: str | None = None,
+        *,
+        states: tuple[str | None, str | None] = (None, None),
+        job_id: int | None = None,
+        data: str | None = None,
+    ) -> None:
+        self.activity.append((self.now, event, verb, job_id, name, *states, None, None, None, *actor, workspace, data))
 
     def flush(self) -> None:
         """Writes what was gathered, so that statements see it."""

@@ -1,0 +1,1 @@
+"""Plugins that come with Oaken. Each is absent until it is configured."""
