@@ -15,9 +15,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Literal
 
-from oaken_jobs import config, pipeline
+from oaken_app.compose import core_of
+from oaken_jobs import pipeline
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core, calm_collector
+from oaken_jobs.core import calm_collector
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
@@ -34,9 +35,8 @@ class Process:
 
     def __init__(self, settings: Settings, *, role: Literal["serve", "runner"] = "serve", runner: bool = True) -> None:
         """Raises `ConfigError` for settings that cannot be used together."""
-        rules = config.rules(settings, pipeline.kinds().values())
         self.settings = settings
-        self.core = Core.on_folder(settings.data_dir, rules, role)
+        self.core = core_of(settings, role)
         self._server: Server | None = None
         if role == "serve":
             self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)

@@ -35,7 +35,7 @@ _WHAT = {
     "enqueue": "enqueue jobs",
     "manage": "cancel, requeue, pause or label",
     "lease": "lease and finish jobs",
-    "administer": "manage tokens",
+    "administer": "manage tokens or read the trace",
 }
 
 

@@ -57,6 +57,10 @@ def _text(default: str | None, most: int) -> Any:
     return Field(default, min_length=1, max_length=most, description=f"a text of 1 to {most} characters")
 
 
+def _file(default: str) -> Any:
+    return Field(default, max_length=1000, description="a path of up to 1000 characters, or an empty text for no file")
+
+
 def _texts() -> Any:
     return Field(default_factory=list[str], max_length=1000, description="a list of texts")
 
@@ -153,6 +157,20 @@ class LogSettings(_Section):
     """`[log]`."""
 
     level: Literal["debug", "info", "warning", "error"] = _choice("info", "debug", "info", "warning", "error")
+    events_file: str = _file("events.jsonl")
+    """In the data folder, unless it is a whole path."""
+    file_max_bytes: int = _whole(10 << 20, 1024, 1 << 40)
+    file_backups: int = _whole(5, 0, 1000)
+    """How many older files of one that is rotated by size are kept."""
+    audit_keep_days: float = _number(365, 1, 36_500)
+
+
+class TraceSettings(_Section):
+    """`[trace]`: whether all that models and agents are told and answer is recorded, and for how long. Bytes are of one file."""
+
+    enabled: bool = _switch(False)
+    keep_days: float = _number(30, 0.01, 36_500)
+    max_bytes: int = _whole(100 << 20, 1024, 1 << 40)
 
 
 class Settings(_Section):
@@ -172,6 +190,7 @@ class Settings(_Section):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    trace: TraceSettings = Field(default_factory=TraceSettings)
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
 
@@ -183,6 +202,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "scheduler": SchedulerSettings,
     "api": ApiSettings,
     "log": LogSettings,
+    "trace": TraceSettings,
 }
 _NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
 
@@ -270,6 +290,7 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         catch_up_spread=settings.scheduler.catch_up_spread,
         keep_days=jobs.keep_days,
         event_ring_size=settings.api.event_ring_size,
+        audit_keep_days=settings.log.audit_keep_days,
         unknown_kinds=jobs.unknown_kinds,
         max_payload_bytes=jobs.max_payload_bytes,
         max_result_bytes=jobs.max_result_bytes,

@@ -62,7 +62,13 @@ class HeldLease:
             self._changed()
 
     async def report(self, percent: float | None, message: str | None) -> None:
-        call = self._transport.progress(self.item.lease_id, percent, message)
+        await self._said("progress", self._transport.progress(self.item.lease_id, percent, message))
+
+    async def trace(self, row: Json) -> None:
+        await self._said("a row of the trace", self._transport.trace(self.item.lease_id, row))
+
+    async def _said(self, what: str, call: Coroutine[Any, Any, Beat]) -> None:
+        """What may get lost, unless the store refuses it."""
         try:
             await self._heard(within(self._clock, self.seconds / 3, call))
         except NOT_HELD:
@@ -70,7 +76,7 @@ class HeldLease:
         except Exception as error:
             if not passing(error):
                 raise
-            log.debug("progress of job %d did not get through: %s", self.item.job_id, type(error).__name__)
+            log.debug("%s of job %d did not get through: %s", what, self.item.job_id, type(error).__name__)
 
     async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
         """Adds a child of the job, trying again while the lease stands. Under one key, so that a repeat adds no second one."""

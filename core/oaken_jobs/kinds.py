@@ -115,6 +115,7 @@ class Rules:
     catch_up_spread: float = 60
     keep_days: float = 30
     event_ring_size: int = 1000
+    audit_keep_days: float = 365
     unknown_kinds: Literal["accept", "reject"] = "accept"
     max_payload_bytes: int = 1 << 20
     max_result_bytes: int = 1 << 20

@@ -223,6 +223,8 @@ class Prune:
     before: int
     replayable: int
     limit: int
+    audit_before: int = 0
+    """Audit rows older than this (ms) are forgotten, too."""
 
 
 @dataclass(slots=True)
@@ -286,6 +288,42 @@ class RevokeToken:
 
     name: str
     actor: Actor
+
+
+@dataclass(slots=True)
+class Audit:
+    """Adds an audit row: who did what, with ids and numbers alone. Reply: None."""
+
+    actor: Actor
+    action: str
+    outcome: str
+    """`allowed` or `refused`."""
+    job_id: int | None = None
+    agent: str | None = None
+    rows: int | None = None
+    """How many were shown."""
+
+
+class AuditRow(NamedTuple):
+    """A row of `audit`, column for column."""
+
+    id: int
+    at: int
+    actor_kind: str
+    actor_id: str
+    actor_via: str
+    action: str
+    outcome: str
+    job_id: int | None
+    agent: str | None
+    rows: int | None
+
+
+class AuditPage(NamedTuple):
+    """Audit rows, newest first, and where to go on; None at the end."""
+
+    rows: list[AuditRow]
+    next_cursor: str | None
 
 
 class SeenAgent(NamedTuple):
@@ -367,6 +405,7 @@ Op = (
     | Recover
     | AddToken
     | RevokeToken
+    | Audit
     | SeeAgents
     | Register
     | Unregister
@@ -559,6 +598,10 @@ class Store(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        """Newest first, ids below `before`."""
+        ...
 
     async def schedules(self, workspace: str | None = None) -> list[Schedule]:
         """By workspace and name."""

@@ -13,6 +13,8 @@ order by finished_at limit ?"""
 OLD_ROWS = "delete from activity where id in (select id from activity where id <= ? and at < ? and job_id is null order by id limit ?)"
 """What was said of queues, tokens and agents."""
 
+OLD_AUDITS = "delete from audit where id in (select id from audit where at < ? order by at limit ?)"
+
 _OF_JOBS = ("payloads", "results", "attempts", "progress", "questions", "late_results", "activity")
 
 
@@ -33,4 +35,5 @@ def prune(unit: Unit, op: Prune) -> int:
         for job_id in ids:
             unit.gone(job_id)
     rows = db.execute(OLD_ROWS, (newest - op.replayable, op.before, op.limit)).rowcount
-    return max(len(ids), rows)
+    audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
+    return max(len(ids), rows, audits)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
+from oaken_jobs.store.base import AuditRow, Counts, Document, JobFilter, ProcessRow, Surroundings, TokenRow
 from oaken_jobs.store.sqlite import claim
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import (
@@ -296,6 +296,14 @@ def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, st
 
 def tokens(db: Database) -> list[TokenRow]:
     return [TokenRow._make(row) for row in db.execute("select * from tokens order by created_at, name").fetchall()]
+
+
+def audit(db: Database, before: int | None, limit: int) -> list[AuditRow]:
+    if before is None:
+        found = db.execute("select * from audit order by id desc limit ?", (limit,))
+    else:
+        found = db.execute("select * from audit where id < ? order by id desc limit ?", (before, limit))
+    return [AuditRow._make(row) for row in found.fetchall()]
 
 
 def schedules(db: Database, workspace: str | None) -> list[Schedule]:

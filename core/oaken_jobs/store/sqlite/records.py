@@ -12,6 +12,8 @@ from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
+    Audit,
+    AuditRow,
     Drain,
     KeepLabels,
     ProcessRow,
@@ -23,10 +25,11 @@ from oaken_jobs.store.base import (
     TokenRow,
     Unregister,
 )
+from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.schema import LIVING_MS
 from oaken_jobs.store.sqlite.unit import Unit, json_array
 
-Administration = SetPaused | KeepLabels | Drain | Recover | AddToken | SeeAgents | Register | Unregister
+Administration = SetPaused | KeepLabels | Audit | Drain | Recover | AddToken | SeeAgents | Register | Unregister
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
@@ -46,6 +49,14 @@ def administer(unit: Unit, op: Administration) -> Reply:
         return True
     if isinstance(op, KeepLabels):
         _label(unit, op.workspace, op.labels)
+        return None
+    if isinstance(op, Audit):
+        rows.insert(
+            db,
+            "insert into audit",
+            AuditRow._fields[1:],
+            [(now, *op.actor, op.action, op.outcome, op.job_id, op.agent, op.rows)],
+        )
         return None
     if isinstance(op, Drain):
         return _drain(unit, op)

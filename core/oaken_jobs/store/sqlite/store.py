@@ -12,7 +12,18 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Activity, AgentRow, Attempt, Job, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import Counts, Document, JobFilter, Op, ProcessRow, Recover, Reply, Surroundings, TokenRow
+from oaken_jobs.store.base import (
+    AuditRow,
+    Counts,
+    Document,
+    JobFilter,
+    Op,
+    ProcessRow,
+    Recover,
+    Reply,
+    Surroundings,
+    TokenRow,
+)
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
@@ -270,6 +281,9 @@ class SqliteStore:
 
     async def tokens(self) -> list[TokenRow]:
         return await self._find(reads.tokens)
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        return await self._read(reads.audit, before, limit)
 
     async def schedules(self, workspace: str | None = None) -> list[Schedule]:
         return await self._read(reads.schedules, workspace)
