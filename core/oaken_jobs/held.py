@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from oaken_jobs.clock import Clock, Timer
 from oaken_jobs.errors import (
     Forbidden,
+    InvalidRequest,
     LeaseLost,
     NotFound,
     OakenError,
@@ -65,7 +66,12 @@ class HeldLease:
         await self._said("progress", self._transport.progress(self.item.lease_id, percent, message))
 
     async def trace(self, row: Json) -> None:
-        await self._said("a row of the trace", self._transport.trace(self.item.lease_id, row))
+        try:
+            await self._said("a row of the trace", self._transport.trace(self.item.lease_id, row))
+        except InvalidRequest as refusal:
+            # It quotes what it refuses, and what a handler raises is kept as the job's error.
+            fields = ", ".join(one["field"] for one in refusal.details.get("errors", ()))
+            raise InvalidRequest(f"A row for the trace cannot be kept; look at {fields or 'its values'}.") from None
 
     async def _said(self, what: str, call: Coroutine[Any, Any, Beat]) -> None:
         """What may get lost, unless the store refuses it."""

@@ -248,8 +248,12 @@ async def test_handlers_of_a_runner_add_rows(world: Traced) -> None:
     @handlers.handler("traced")
     async def traced(job: Any) -> dict[str, Any]:
         await job.trace(model="m-1", input="asked", output="said", started_at="2030-01-31T12:00:00Z")
-        with pytest.raises(InvalidRequest, match="says nothing"):
+        with pytest.raises(InvalidRequest, match="cannot be kept"):
             await job.trace()
+        with pytest.raises(InvalidRequest) as refused:
+            await job.trace(model=f"{SECRET}{'x' * 200}")
+        assert "rows.0.model" in str(refused.value)
+        assert SECRET not in str(refused.value)
         return {"done": True}
 
     await world.add("traced")
