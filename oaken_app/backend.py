@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import httpx2
 
+from oaken_app.compose import core_of
 from oaken_jobs import config, plugins
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Unauthenticated
@@ -37,7 +38,7 @@ def local_principal() -> Principal:
 async def core_on(data_dir: Path | None) -> AsyncGenerator[Core]:
     """The core on a data folder, without duties. Raises `ConfigError` and `Unavailable`."""
     settings = config.load(data_dir)
-    core = Core.on_folder(settings.data_dir, plugins.load(settings).rules, "cli", log=settings.log)
+    core = core_of(settings, plugins.load(settings).rules, "cli")
     await core.open()
     try:
         yield core

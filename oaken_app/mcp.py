@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oaken_app.options import DataDir
+
+if TYPE_CHECKING:
+    from oaken_jobs.clock import Clock
+    from oaken_jobs.config import Settings
+    from oaken_jobs.tracing import Trace
 
 mcp = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -34,4 +39,9 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
     # Here, not above: it takes stdin and stdout before it imports the rest.
     from oaken_mcp import serve_stdio
 
-    serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance)
+    def trace(settings: Settings, clock: Clock) -> Trace:
+        from oaken_app.compose import trace_of
+
+        return trace_of(settings, clock)
+
+    serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance, trace=trace)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Literal
 
+from oaken_app.compose import core_of
 from oaken_jobs import plugins
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core, calm_collector
+from oaken_jobs.core import calm_collector
 from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
@@ -38,7 +39,7 @@ class Process:
         """Raises `ConfigError` for settings that cannot be used together."""
         self.settings = settings
         self._loaded = plugins.load(settings)
-        self.core = Core.on_folder(settings.data_dir, self._loaded.rules, role, log=settings.log)
+        self.core = core_of(settings, self._loaded.rules, role)
         self._server: Server | None = None
         if role == "serve":
             self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -28,9 +28,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from oaken_jobs import config, jsontext, plugins
+from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.config import Settings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import BadJson
 from oaken_jobs.store.sqlite.driver import unsafe_version
+from oaken_jobs.tracing import Trace
 from oaken_mcp import server
 from oaken_mcp.caller import Caller
 from oaken_mcp.wire import MAX_LINE, Wire, Writer, lines
@@ -47,7 +50,13 @@ LEAVE_AT_ONCE = 130
 
 
 def run(
-    wire: Wire, data_dir: Path | None, *, actor: str | None, roles: Sequence[str], instance: str | None = None
+    wire: Wire,
+    data_dir: Path | None,
+    *,
+    actor: str | None,
+    roles: Sequence[str],
+    instance: str | None = None,
+    trace: Callable[[Settings, Clock], Trace] | None = None,
 ) -> None:
     """Serves until the client closes stdin or a signal comes; a second signal leaves at once.
 
@@ -60,10 +69,15 @@ def run(
     logging.getLogger("oaken").setLevel(settings.log.level.upper())
     if settings.url is not None and data_dir is None:
         log.warning("OAKEN_URL is not used here: this serves the jobs of the data folder %s", settings.data_dir)
+    if settings.trace.enabled and trace is None:
+        log.warning("[trace] enabled is true, but nothing is recorded here; start `oaken mcp` instead")
     loaded = plugins.load(settings)
     loaded.report()
     rules = replace(loaded.rules, lease_seconds=LEASE_SECONDS)
-    asyncio.run(_run(Core.on_folder(settings.data_dir, rules, "mcp", log=settings.log), caller, wire))
+    clock = SystemClock()
+    recorded = trace(settings, clock) if trace is not None else None
+    core = Core.on_folder(settings.data_dir, rules, "mcp", clock, log=settings.log, trace=recorded)
+    asyncio.run(_run(core, caller, wire))
 
 
 async def _run(core: Core, caller: Caller, wire: Wire) -> None:

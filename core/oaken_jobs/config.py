@@ -165,6 +165,16 @@ class LogSettings(_Section):
     """How large a file of log lines or events becomes before it is rotated."""
     file_backups: int = _whole(5, 0, 1000)
     """How many rotated files are kept."""
+    audit_keep_days: float = _number(365, 1, 36_500)
+    """How long it is kept who read the trace."""
+
+
+class TraceSettings(_Section):
+    """`[trace]`: whether all that models and agents are told and answer is recorded, and for how long. Bytes are of one file."""
+
+    enabled: bool = _switch(False)
+    keep_days: float = _number(30, 0.01, 36_500)
+    max_bytes: int = _whole(100 << 20, 1024, 1 << 40)
 
 
 ModuleName = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
@@ -199,6 +209,7 @@ class Settings(_Section):
     api: ApiSettings = Field(default_factory=ApiSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     plugins: PluginsSettings = Field(default_factory=PluginsSettings)
+    trace: TraceSettings = Field(default_factory=TraceSettings)
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
 
@@ -211,6 +222,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "api": ApiSettings,
     "log": LogSettings,
     "plugins": PluginsSettings,
+    "trace": TraceSettings,
 }
 _NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
 
@@ -298,6 +310,8 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         catch_up_spread=settings.scheduler.catch_up_spread,
         keep_days=jobs.keep_days,
         event_ring_size=settings.api.event_ring_size,
+        log_keep_days=settings.log.keep_days,
+        audit_keep_days=settings.log.audit_keep_days,
         unknown_kinds=jobs.unknown_kinds,
         max_payload_bytes=jobs.max_payload_bytes,
         max_result_bytes=jobs.max_result_bytes,

@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 from oaken_jobs.activity import Follower
+from oaken_jobs.audit import Audits
 from oaken_jobs.auth import Tokens
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.commit import Committer
@@ -23,6 +24,8 @@ from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
 from oaken_jobs.store.base import Store
 from oaken_jobs.store.sqlite import SqliteStore
+from oaken_jobs.traces import Traces
+from oaken_jobs.tracing import Trace
 
 DATABASE = "core.db"
 
@@ -39,17 +42,22 @@ def calm_collector() -> None:
 class Core:
     """Everything that needs the database. `role` names the process to others: `serve`, `runner`, `mcp`, `cli`."""
 
-    def __init__(self, store: Store, clock: Clock, role: str, data_dir: Path, log: LogSettings) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, role: str, data_dir: Path, log: LogSettings, trace: Trace | None = None
+    ) -> None:
         self.clock = clock
         self.store = store
         self.commit = Committer(store)
         self.follower = Follower(store)
         self.dispatch = Dispatcher(self.commit, clock)
-        self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock)
+        recorded = trace if trace is not None and trace.recording else None
+        self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock, recorded)
         self.tokens = Tokens(store, self.commit, clock)
+        self.audits = Audits(store, self.commit)
+        self.traces = Traces(trace, self.audits)
         self.schedules = Schedules(store, self.commit)
         self.scheduler = Scheduler(store, self.commit, clock)
-        self.pruner = Pruner(store, self.commit, clock, log)
+        self.pruner = Pruner(store, self.commit, clock, trace)
         self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
         self.bus = Bus(store, self.follower)
         self.event_log: EventLog | None = None
@@ -59,6 +67,7 @@ class Core:
         journal = Journal(data_dir / log.file, log.file_max_bytes, log.file_backups) if log.file else None
         self.log_keeper = LogKeeper(self.commit, clock, self.bus, role, journal)
         self.logs = Logs(store, log.file)
+        self._trace = trace
         self.opened = False
         """Whether the database has been opened; a process whose start failed closes it all the same."""
         self.dispatch.interest = self.follower.watch
@@ -67,11 +76,18 @@ class Core:
 
     @classmethod
     def on_folder(
-        cls, data_dir: Path, rules: Rules, role: str, clock: Clock | None = None, log: LogSettings | None = None
+        cls,
+        data_dir: Path,
+        rules: Rules,
+        role: str,
+        clock: Clock | None = None,
+        *,
+        log: LogSettings | None = None,
+        trace: Trace | None = None,
     ) -> Core:
         """The core on the data folder's own database."""
         used = clock or SystemClock()
-        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role, data_dir, log or LogSettings())
+        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role, data_dir, log or LogSettings(), trace)
 
     def _foreign(self) -> None:
         """Another process has committed."""
@@ -111,4 +127,6 @@ class Core:
         await self.follower.stop()
         await self.log_keeper.stop()
         await self.commit.close()
+        if self._trace is not None:
+            await self._trace.stop()
         await self.store.close()

@@ -72,7 +72,7 @@ class Dispatcher:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self._give_back(waiter.want, waiter.future.result())
+                self.give_back(waiter.want, waiter.future.result())
             raise
         finally:
             if deadline is not None:
@@ -126,7 +126,7 @@ class Dispatcher:
                 if not waiter.future.done():
                     waiter.future.set_exception(leases)
             elif waiter.future.done():
-                self._give_back(waiter.want, leases or [])
+                self.give_back(waiter.want, leases or [])
             elif leases or leases is None or waiter.over or not (waiter.patient or more):
                 waiter.future.set_result(leases or [])
                 self._forget(waiter)
@@ -163,7 +163,8 @@ class Dispatcher:
             if not self._patient:
                 self.interest(False)
 
-    def _give_back(self, want: Want, leases: list[Leased]) -> None:
+    def give_back(self, want: Want, leases: list[Leased]) -> None:
+        """Returns jobs whose caller has gone, unless its request had an idempotency key."""
         if want.once is not None:
             return
         for lease in leases:

@@ -103,6 +103,15 @@ class JobContext:
         """
         await self._lease.report(percent, message)
 
+    async def trace(self, **row: Any) -> None:
+        """Adds a row to the trace, where one is kept: what a model or a tool was told (`input`) and answered (`output`), any JSON, with
+        `operation`, `provider`, `model`, `tool`, `usage`, `cost_usd`, `started_at`, `ended_at` (ISO times).
+
+        A row that does not get through is dropped. Raises `InvalidRequest` and `TooLarge` for one that cannot be kept. If the job is
+        no longer ours the handler is cancelled here, as by `progress`.
+        """
+        await self._lease.trace(row)
+
     async def enqueue(self, kind: str, payload: Json | None = None, **fields: Any) -> Json:
         """Adds a child of this job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from oaken_jobs.clock import Clock, Timer
 from oaken_jobs.errors import (
     Forbidden,
+    InvalidRequest,
     LeaseLost,
     NotFound,
     OakenError,
@@ -62,7 +63,18 @@ class HeldLease:
             self._changed()
 
     async def report(self, percent: float | None, message: str | None) -> None:
-        call = self._transport.progress(self.item.lease_id, percent, message)
+        await self._said("progress", self._transport.progress(self.item.lease_id, percent, message))
+
+    async def trace(self, row: Json) -> None:
+        try:
+            await self._said("a row of the trace", self._transport.trace(self.item.lease_id, row))
+        except InvalidRequest as refusal:
+            # It quotes what it refuses, and what a handler raises is kept as the job's error.
+            fields = ", ".join(one["field"] for one in refusal.details.get("errors", ()))
+            raise InvalidRequest(f"A row for the trace cannot be kept; look at {fields or 'its values'}.") from None
+
+    async def _said(self, what: str, call: Coroutine[Any, Any, Beat]) -> None:
+        """What may get lost, unless the store refuses it."""
         try:
             await self._heard(within(self._clock, self.seconds / 3, call))
         except NOT_HELD:
@@ -70,7 +82,7 @@ class HeldLease:
         except Exception as error:
             if not passing(error):
                 raise
-            log.debug("progress of job %d did not get through: %s", self.item.job_id, type(error).__name__)
+            log.debug("%s of job %d did not get through: %s", what, self.item.job_id, type(error).__name__)
 
     async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
         """Adds a child of the job, trying again while the lease stands. Under one key, so that a repeat adds no second one."""

@@ -30,6 +30,7 @@ from oaken_jobs.store.base import (
     SetPaused,
     Store,
 )
+from oaken_jobs.tracing import Trace
 
 BULK_CHUNK = 100
 """Jobs changed in one transaction by a call on all that match: a few milliseconds, so that others get their turn."""
@@ -56,8 +57,16 @@ class Bulk(NamedTuple):
 class Jobs(Leasing):
     """Jobs as seen by a caller. Every method takes the caller first and checks what it may do."""
 
-    def __init__(self, store: Store, commit: Committer, dispatch: Dispatcher, follower: Follower, clock: Clock) -> None:
-        super().__init__(store, commit, dispatch, follower, clock)
+    def __init__(
+        self,
+        store: Store,
+        commit: Committer,
+        dispatch: Dispatcher,
+        follower: Follower,
+        clock: Clock,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(store, commit, dispatch, follower, clock, trace)
         self._kinds_read_at = float("-inf")
 
     # Adding jobs.

@@ -303,15 +303,16 @@ def _forwards(file: FileIO, offset: int = 0) -> Iterator[bytes]:
 
 
 def _end(file: FileIO) -> int:
-    """Where the last whole line ends."""
-    place = file.seek(0, os.SEEK_END)
+    """Where the last whole line ends: mostly at the end of the file, so one byte is looked at first."""
+    place, step = file.seek(0, os.SEEK_END), 1
     while place > 0:
-        step = min(_BLOCK, place)
+        step = min(step, place)
         place -= step
         file.seek(place)
         found = file.read(step).rfind(b"\n")
         if found >= 0:
             return place + found + 1
+        step = _BLOCK
     return 0
 
 

@@ -115,6 +115,8 @@ class Rules:
     catch_up_spread: float = 60
     keep_days: float = 30
     event_ring_size: int = 1000
+    log_keep_days: float = 7
+    audit_keep_days: float = 365
     unknown_kinds: Literal["accept", "reject"] = "accept"
     max_payload_bytes: int = 1 << 20
     max_result_bytes: int = 1 << 20

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -15,12 +16,13 @@ from oaken_jobs.activity import Follower
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.dispatch import Dispatcher
-from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, ResultInvalid
+from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, ResultInvalid, Unavailable
 from oaken_jobs.model import AgentRow, Effect, Job, Json, Leased, LeaseRef, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.reading import Reader
-from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_QUESTION, MAX_SECONDS
+from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_QUESTION, MAX_SECONDS, TraceRow
 from oaken_jobs.store.base import Beat, Beaten, Once, Resume, SeeAgents, SeenAgent, Store, Want
+from oaken_jobs.tracing import End, Trace
 
 _LEASE_ID = re.compile(r"(\d{1,16})-(\d{1,9})-([0-9a-f]{24})", re.ASCII)
 MESSAGE_LIMIT = 256
@@ -38,11 +40,28 @@ class _Seen:
     failed: int = 0
 
 
-class Leasing(Reader):
-    """What workers do with jobs."""
+class Traced(NamedTuple):
+    """The answer to rows for the trace: they count as a heartbeat."""
 
-    def __init__(self, store: Store, commit: Committer, dispatch: Dispatcher, follower: Follower, clock: Clock) -> None:
+    job: Job
+    expires_at: int
+    recorded: int
+
+
+class Leasing(Reader):
+    """What workers do with jobs. With a `trace`, all that they are told and answer is in it before they hear of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        commit: Committer,
+        dispatch: Dispatcher,
+        follower: Follower,
+        clock: Clock,
+        trace: Trace | None = None,
+    ) -> None:
         super().__init__(store, follower, clock)
+        self._trace = trace
         self._commit = commit
         self._dispatch = dispatch
         self._seen: dict[str, _Seen] = {}
@@ -91,6 +110,11 @@ class Leasing(Reader):
         if wait_seconds > 0:
             self._note(who)  # a request that waits shows that its agent is there
         leases = await self._dispatch.lease(want, wait_seconds)
+        try:
+            await self._record_leases(who, leases)
+        except asyncio.CancelledError:
+            self._dispatch.give_back(want, leases)
+            raise
         self._note(who).leased += sum(not lease.replayed for lease in leases)
         for lease in leases:
             self._leased_kinds.add(lease.job.kind)
@@ -107,6 +131,7 @@ class Leasing(Reader):
             )
         lease_ms = round(lease_seconds * 1000) if lease_seconds is not None else None
         leases: list[Leased] = await self._commit.call(Resume(who.holder, who.agent, who.actor, lease_ms))
+        await self._record_leases(who, leases)
         self._note(who)
         return leases
 
@@ -209,7 +234,10 @@ class Leasing(Reader):
         """The attempt failed; secrets in `error` are redacted before it is kept."""
         delay = _delay_ms(retry_after)
         text = redaction.error_text(error) or "failed without saying why"
-        return self._finish(who, lease_id, "fail", error=text, permanent=permanent, delay_ms=delay, usage=usage)
+        said = error if self._trace is not None else None
+        return self._finish(
+            who, lease_id, "fail", error=text, said=said, permanent=permanent, delay_ms=delay, usage=usage
+        )
 
     def defer_op(self, who: Principal, lease_id: str, seconds: float) -> Finish:
         """Not now; the attempt does not count."""
@@ -241,8 +269,13 @@ class Leasing(Reader):
 
     async def finish(self, who: Principal, op: Finish) -> Job:
         """Ends a lease. Raises `LeaseLost`, `ResultInvalid`, or `Conflict` for a repeat that says something else."""
-        job: Job = await self._commit.submit(op)
+        try:
+            job: Job = await self._commit.submit(op)
+        except OakenError as refusal:
+            await self._record_ends(who, [(op, refusal)])
+            raise
         self._count(who, job)
+        await self._record_ends(who, [(op, job)])
         return job
 
     async def finish_many(self, who: Principal, ops: Sequence[Finish | Beat]) -> list[Job | Beaten | OakenError]:
@@ -255,15 +288,14 @@ class Leasing(Reader):
                 self._note(who, reply.job.agent)
             elif isinstance(reply, BaseException) and not isinstance(reply, OakenError):
                 raise reply
+        await self._record_ends(who, zip(ops, replies, strict=True))
         return replies
 
     async def complete(
         self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None
     ) -> Job:
         """`complete_op`, carried out."""
-        job: Job = await self._commit.submit(self.complete_op(who, lease_id, result, usage))
-        self._count(who, job)
-        return job
+        return await self.finish(who, self.complete_op(who, lease_id, result, usage))
 
     async def fail(
         self, who: Principal, lease_id: str, error: str, *, permanent: bool = False, retry_after: float | None = None
@@ -286,6 +318,56 @@ class Leasing(Reader):
     async def cancelled(self, who: Principal, lease_id: str) -> Job:
         """`cancelled_op`, carried out."""
         return await self.finish(who, self.cancelled_op(who, lease_id))
+
+    # The trace.
+
+    async def trace(self, who: Principal, lease_id: str, rows: Sequence[TraceRow]) -> Traced:
+        """Adds rows of the holder's to the trace, where there is one; counts as a heartbeat. Raises `LeaseLost`, `TooLarge` for rows
+        over `[jobs] max_result_bytes` together, `InvalidRequest` for what is no JSON."""
+        op = self.heartbeat_op(who, lease_id)
+        said: list[Json] = []
+        if self._trace is not None:
+            said = [row.model_dump(exclude_none=True) for row in rows]
+            jsontext.dump(
+                {"rows": said},
+                what="trace",
+                max_bytes=self.rules.max_result_bytes,
+                setting="[jobs] max_result_bytes",
+                error=InvalidRequest,
+            )
+        beaten: Beaten = await self._commit.submit(op)
+        self._note(who, beaten.job.agent)
+        if self._trace is not None:
+            await self._trace.said(who, beaten.job, said)
+        return Traced(beaten.job, beaten.expires_at, len(said))
+
+    async def _record_leases(self, who: Principal, leases: Sequence[Leased]) -> None:
+        new = [] if self._trace is None else [lease for lease in leases if not lease.replayed]
+        if self._trace is not None and new:
+            await self._trace.leased(who, new, self.rules)
+
+    async def _record_ends(self, who: Principal, said: Iterable[tuple[Finish | Beat, Any]]) -> None:
+        """Whatever became of it; a refused answer is one, too."""
+        if self._trace is None:
+            return
+        ends = [(op, reply) for op, reply in said if isinstance(op, Finish)]
+        jobs = {reply.id: reply for _, reply in ends if isinstance(reply, Job)}
+        refused = {
+            op.ref.job_id for op, reply in ends if isinstance(reply, OakenError) and not isinstance(reply, Unavailable)
+        }
+        try:
+            found = await self._store.jobs(sorted(refused.difference(jobs))) if refused else []
+        except OakenError:
+            found = []
+        jobs.update((job.id, job) for job in found)
+        if ends:
+            await self._trace.finished(
+                who,
+                [
+                    End(op, reply, None) if isinstance(reply, Job) else End(op, jobs.get(op.ref.job_id), reply.code)
+                    for op, reply in ends
+                ],
+            )
 
     # What agents did.
 

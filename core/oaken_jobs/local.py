@@ -16,7 +16,7 @@ from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.model import Activity, Json, Leased, Principal, Usage
 from oaken_jobs.moves import Finish
-from oaken_jobs.requests import NewJobRequest, read
+from oaken_jobs.requests import NewJobRequest, TraceRequest, read
 from oaken_jobs.transport import Ask, Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
 
 
@@ -50,6 +50,10 @@ class LocalTransport:
     async def progress(self, lease_id: str, percent: float | None, message: str | None) -> Beat:
         beaten = await self._jobs.heartbeat(self._who, lease_id, percent=percent, message=message, progress=True)
         return Beat(bool(beaten.job.cancelling), (beaten.job.lease_ms or 0) / 1000)
+
+    async def trace(self, lease_id: str, row: Json) -> Beat:
+        traced = await self._jobs.trace(self._who, lease_id, read(TraceRequest, {"rows": [row]}).rows)
+        return Beat(bool(traced.job.cancelling), (traced.job.lease_ms or 0) / 1000)
 
     async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
         answers: list[OakenError | None] = [None] * len(endings)

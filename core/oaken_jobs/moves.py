@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -46,6 +46,8 @@ class Finish:
     result_text: str | None = None
     usage: Usage | None = None
     error: str | None = None
+    said: str | None = field(default=None, repr=False)
+    """The error as the agent gave it, secrets and all: for the trace alone, None where there is none."""
     permanent: bool = False
     delay_ms: int = 0
     """For a failure: wait at least this long. For a deferral: how long to wait. For a question: how long for its answer."""

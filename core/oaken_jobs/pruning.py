@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+import logging
+
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
-from oaken_jobs.config import LogSettings
 from oaken_jobs.loop import Loop
 from oaken_jobs.store.base import Prune, Store
+from oaken_jobs.tracing import Trace
+
+log = logging.getLogger("oaken.pruning")
 
 TICK_SECONDS = 60.0
 BATCH = 200
 """Rows of each sort forgotten in one transaction: a few milliseconds."""
 PAUSE_SECONDS = 0.02
 """Between two transactions."""
+TRACE_SECONDS = 3600.0
+"""Between two looks at the trace: to forget a part of it is to copy the rest."""
 DAY_MS = 86_400_000
 
 
 class Pruner(Loop):
     """`tick` forgets all that is due, for tests and for the loop."""
 
-    def __init__(self, store: Store, commit: Committer, clock: Clock, log: LogSettings) -> None:
+    def __init__(self, store: Store, commit: Committer, clock: Clock, trace: Trace | None = None) -> None:
         super().__init__("pruner", self.tick, clock, TICK_SECONDS)
         self._store = store
         self._commit = commit
-        self._log = log
+        self._trace = trace
+        self._forgot_at = float("-inf")
 
     async def tick(self) -> None:
         """One round: everything that is too old now, or until the loop is told to stop."""
-        rules = self._store.rules
-        now = self._clock.now()
-        before, log_before = now - round(rules.keep_days * DAY_MS), now - round(self._log.keep_days * DAY_MS)
+        await self._forget_trace()
+        rules, now = self._store.rules, self._clock.now()
+        op = Prune(
+            before=now - round(rules.keep_days * DAY_MS),
+            log_before=now - round(rules.log_keep_days * DAY_MS),
+            audit_before=now - round(rules.audit_keep_days * DAY_MS),
+            replayable=rules.event_ring_size,
+            limit=BATCH,
+        )
         while not self.stopping:
-            if await self._commit.call(Prune(before, log_before, rules.event_ring_size, BATCH)) < BATCH:
+            if await self._commit.call(op) < BATCH:
                 return
             await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _forget_trace(self) -> None:
+        if self._trace is None or self._clock.monotonic() - self._forgot_at < TRACE_SECONDS:
+            return
+        self._forgot_at = self._clock.monotonic()
+        try:
+            await self._trace.forget()
+        except OSError as error:
+            log.warning("old rows of the trace could not be forgotten: %s", error.strerror or type(error).__name__)

@@ -81,6 +81,7 @@ QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
 Workspace = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
 Key = Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=255)]
 Line = Annotated[str, BeforeValidator(_single_line), Field(max_length=200)]
+Name = Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=200)]
 Text = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_TEXT)]
 QuestionText = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_QUESTION)]
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
@@ -213,6 +214,33 @@ class AdoptRequest(Request):
     """The attempt whose late result is taken as the job's."""
 
     epoch: Id
+
+
+class TraceRow(Request):
+    """One thing that a model or a tool was told, and what it answered. `input` and `output` are any JSON."""
+
+    operation: Name | None = None
+    provider: Name | None = None
+    model: Name | None = None
+    tool: Name | None = None
+    input: Any = None
+    output: Any = None
+    usage: Amounts | None = None
+    cost_usd: Money | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> TraceRow:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise PydanticCustomError("empty", "a row says nothing; give at least one field")
+        return self
+
+
+class TraceRequest(Request):
+    """Rows for the trace: what the holder's model was told and answered."""
+
+    rows: Annotated[list[TraceRow], Field(min_length=1, max_length=100)]
 
 
 class EmptyRequest(Request):

@@ -162,6 +162,10 @@ class Transport(Protocol):
         """Adds to the job's trail; counts as a heartbeat. Raises `LeaseLost`, `InvalidRequest`."""
         ...
 
+    async def trace(self, lease_id: str, row: Json) -> Beat:
+        """Adds a row to the trace; counts as a heartbeat. Raises `LeaseLost`, `InvalidRequest`, `TooLarge`."""
+        ...
+
     async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
         """Ends leases, each on its own account; for each its refusal, or None where it was accepted, in order.
 

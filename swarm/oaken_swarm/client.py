@@ -339,6 +339,11 @@ class Client:
         body = _given(percent=percent, message=message, seq=seq)
         return await self._on_lease(lease_id, "progress", body, repeatable=seq is not None)
 
+    async def trace(self, lease_id: str, rows: Sequence[Json]) -> Json:
+        """Adds rows to the server's trace, where it keeps one, and beats: `{"recorded", "expires_at", "cancelling"}`. A row is
+        `{operation?, provider?, model?, input?, output?, tool?, usage?, cost_usd?, started_at?, ended_at?}`; at most 100 of them."""
+        return await self._on_lease(lease_id, "trace", {"rows": list(rows)}, repeatable=False)
+
     async def batch(self, ops: Sequence[Json]) -> Json:
         """Many calls on leases in one: `{"results"}`, in order, each with `job` or `error`, and `status`.
 

@@ -59,6 +59,10 @@ class HttpTransport:
         answer = await self._client.report(lease_id, percent, message)
         return Beat(bool(cast(Json, answer.get("job") or {}).get("cancelling")))
 
+    async def trace(self, lease_id: str, row: Json) -> Beat:
+        answer = await self._client.trace(lease_id, [row])
+        return Beat(bool(answer.get("cancelling")))
+
     async def finish(self, endings: Sequence[Ending]) -> list[OakenError | None]:
         if len(endings) == 1:
             return [await self._one(endings[0])]

@@ -90,6 +90,7 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "POST /v1/leases/{lease_id}/heartbeat": {"lease_seconds": 5, "progress": {"percent": 5, "message": "m", "seq": 1}},
     "POST /v1/leases/{lease_id}/progress": {"percent": 5, "message": "m", "seq": 1},
+    "POST /v1/leases/{lease_id}/trace": {"rows": [{"model": "m", "input": {}, "usage": {"n": 1}, "cost_usd": 1}]},
     "POST /v1/leases/{lease_id}/complete": {"result": {}, "usage": {"n": 1}, "cost_usd": 1, "produced_by": "m"},
     "POST /v1/leases/{lease_id}/fail": {
         "error": "e",

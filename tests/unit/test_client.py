@@ -271,6 +271,7 @@ ONCE: dict[str, Call] = {
     "answer": lambda c: c.answer(1, "yes"),
     "adopt": lambda c: c.adopt(1, 1),
     "report": lambda c: c.report("1-1-x", 5),
+    "trace": lambda c: c.trace("1-1-x", [{"model": "m"}]),
     "heartbeat with progress": lambda c: c.heartbeat("1-1-x", progress={"percent": 1}),
     "batch with progress": lambda c: c.batch([{"op": "progress", "lease_id": "1-1-x"}]),
     "token": lambda c: c.create_token("worker", ["agent"]),

@@ -43,6 +43,13 @@ def test_without_a_file_everything_is_as_documented(tmp_path: Path) -> None:
     }
     assert (settings.queues, settings.kinds) == ({}, {})
     assert (settings.runner.grace, settings.log.level) == (30, "info")
+    assert (settings.log.events_file, settings.log.file_max_bytes, settings.log.file_backups) == (
+        "events.jsonl",
+        10_485_760,
+        5,
+    )
+    assert settings.log.audit_keep_days == 365
+    assert settings.trace.model_dump() == {"enabled": False, "keep_days": 30, "max_bytes": 104_857_600}
 
 
 def test_the_call_goes_before_the_environment_before_the_file_before_the_defaults(tmp_path: Path) -> None:
@@ -294,9 +301,9 @@ def test_a_database_that_this_version_cannot_use_is_refused_and_not_passed_over(
 def test_what_the_settings_say_of_rules_reaches_them(tmp_path: Path) -> None:
     toml = (
         "[jobs]\ncancel_grace = 7\nask_timeout = 8\nkeep_days = 9\n[scheduler]\ncatch_up_spread = 10\n"
-        "[api]\nevent_ring_size = 11\n[kinds.slow]\nretry_delays = [1, 60]\n"
+        "[api]\nevent_ring_size = 11\n[log]\naudit_keep_days = 12\n[kinds.slow]\nretry_delays = [1, 60]\n"
     )
     found = rules(_load(tmp_path, toml))
     assert (found.cancel_grace, found.ask_timeout, found.keep_days) == (7, 8, 9)
-    assert (found.catch_up_spread, found.event_ring_size) == (10, 11)
+    assert (found.catch_up_spread, found.event_ring_size, found.audit_keep_days) == (10, 11, 12)
     assert found.kinds["slow"].retry_delays == (1, 60)

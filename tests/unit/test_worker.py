@@ -44,6 +44,7 @@ class Store:
         self.batches: list[int] = []
         self.beats: list[str] = []
         self.reports: list[tuple[str, float | None, str | None]] = []
+        self.traced: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[dict[str, Any]] = []
         self.added: list[dict[str, Any]] = []
         self.fail_enqueue: list[Exception] = []
@@ -112,6 +113,10 @@ class Store:
         self.beats.append(lease_id)
         self.live[lease_id] = self.clock.monotonic() + LEASE
         return Beat(lease_id in self.cancelling)
+
+    async def trace(self, lease_id: str, row: dict[str, Any]) -> Beat:
+        self.traced.append((lease_id, row))
+        return await self.heartbeat(lease_id)
 
     async def progress(self, lease_id: str, percent: float | None, message: str | None) -> Beat:
         if percent is not None and percent > 100:
@@ -786,6 +791,27 @@ async def test_progress_without_a_lease_ends_the_handler_there(house: House) -> 
     await soon(house.worker().drain())
     assert reached == []
     assert house.store.batches == []
+
+
+async def test_a_row_for_the_trace_beats_is_dropped_where_it_cannot_get_through_and_ends_a_handler_without_a_lease(
+    house: House,
+) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        await job.trace(model="m-1", output="said")
+        house.store.fail_beat = [Unavailable("down")]
+        await job.trace(output="dropped")
+        reached.append("on")
+        house.store.live.clear()
+        await job.trace(output="nobody's")
+        reached.append("too far")
+
+    reached: list[str] = []
+    lease_id = house.store.add()
+    await soon(house.worker().drain())
+    assert house.store.traced[0] == (lease_id, {"model": "m-1", "output": "said"})
+    assert house.store.beats == [lease_id]
+    assert reached == ["on"]
 
 
 async def test_a_plain_function_reports_from_its_thread(house: House) -> None:

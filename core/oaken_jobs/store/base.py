@@ -225,12 +225,13 @@ class KeepLog:
 
 @dataclass(slots=True)
 class Prune:
-    """Forgets jobs that ended before `before` (ms), with all that belongs to them, other old activity, and log lines from before
-    `log_before`, at most `limit` of each; the newest `replayable` rows of activity stay. Reply: how many of the sort of which there were
-    most (`int`)."""
+    """Forgets jobs that ended before `before` (ms), with all that belongs to them, other old activity, log lines from before
+    `log_before`, audit rows from before `audit_before`, at most `limit` of each; the newest `replayable` rows of activity stay. Reply: how
+    many of the sort of which there were most (`int`)."""
 
     before: int
     log_before: int
+    audit_before: int
     replayable: int
     limit: int
 
@@ -296,6 +297,42 @@ class RevokeToken:
 
     name: str
     actor: Actor
+
+
+@dataclass(slots=True)
+class Audit:
+    """Adds an audit row: who did what, with ids and numbers alone. Reply: None."""
+
+    actor: Actor
+    action: str
+    outcome: str
+    """`allowed` or `refused`."""
+    job_id: int | None = None
+    agent: str | None = None
+    rows: int | None = None
+    """How many were shown."""
+
+
+class AuditRow(NamedTuple):
+    """A row of `audit`, column for column."""
+
+    id: int
+    at: int
+    actor_kind: str
+    actor_id: str
+    actor_via: str
+    action: str
+    outcome: str
+    job_id: int | None
+    agent: str | None
+    rows: int | None
+
+
+class AuditPage(NamedTuple):
+    """Audit rows, newest first, and where to go on; None at the end."""
+
+    rows: list[AuditRow]
+    next_cursor: str | None
 
 
 class SeenAgent(NamedTuple):
@@ -417,6 +454,7 @@ Op = (
     | Recover
     | AddToken
     | RevokeToken
+    | Audit
     | SeeAgents
     | SetHealth
     | ForgetHealth
@@ -633,6 +671,10 @@ class Store(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        """Newest first, ids below `before`."""
+        ...
 
     async def schedules(self, workspace: str | None = None) -> list[Schedule]:
         """By workspace and name."""

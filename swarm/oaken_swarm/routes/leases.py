@@ -18,6 +18,7 @@ from oaken_jobs.requests import (
     LeaseRequest,
     ProgressRequest,
     ReleaseRequest,
+    TraceRequest,
 )
 from oaken_jobs.store.base import Beat, Beaten
 from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
@@ -153,6 +154,12 @@ async def progress(call: Call, asked: ProgressRequest) -> Answer:
     return answer({"job": shown(call, job)})
 
 
+async def trace(call: Call, asked: TraceRequest) -> Answer:
+    traced = await call.core.jobs.trace(call.who, call.params["lease_id"], asked.rows)
+    expires_at = views.iso(traced.expires_at)
+    return answer({"recorded": traced.recorded, "expires_at": expires_at, "cancelling": bool(traced.job.cancelling)})
+
+
 async def _beat(call: Call, op: Beat) -> Beaten:
     [reply] = await call.core.jobs.finish_many(call.who, [op])
     if isinstance(reply, OakenError):
@@ -193,6 +200,7 @@ ROUTES = (
     Route("POST", "/v1/leases", lease, LeaseRequest, needs="lease", repeats="key"),
     Route("POST", "/v1/leases/{lease_id}/heartbeat", heartbeat, HeartbeatRequest, needs="lease", repeats="itself"),
     Route("POST", "/v1/leases/{lease_id}/progress", progress, ProgressRequest, needs="lease", repeats="itself"),
+    Route("POST", "/v1/leases/{lease_id}/trace", trace, TraceRequest, size="result", needs="lease"),
     Route(
         "POST",
         "/v1/leases/{lease_id}/complete",

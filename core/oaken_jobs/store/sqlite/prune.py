@@ -18,6 +18,8 @@ FORGOTTEN = "activity_forgotten"
 """The mark of the newest row of activity that is forgotten."""
 _MARK = "insert into marks values (?1, ?2) on conflict do update set value = max(value, ?2)"
 
+OLD_AUDITS = "delete from audit where id in (select id from audit where at < ? order by at limit ?)"
+
 _BELONGING = ("payloads", "results", "attempts", "progress", "questions", "late_results")
 
 
@@ -43,4 +45,5 @@ def prune(unit: Unit, op: Prune) -> int:
         db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
         db.execute(_MARK, (FORGOTTEN, max(forgotten)))
     lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
-    return max(len(ids), len(rows), lines)
+    audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
+    return max(len(ids), len(rows), lines, audits)

@@ -11,6 +11,7 @@ import orjson
 from oaken_jobs.model import CHILDREN, Activity, AgentRow, Attempt, Job, LogRow, ProgressRow, Question, Schedule
 from oaken_jobs.store.base import (
     ActivityFilter,
+    AuditRow,
     Counts,
     Document,
     HealthRow,
@@ -328,6 +329,14 @@ def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, st
 
 def tokens(db: Database) -> list[TokenRow]:
     return [TokenRow._make(row) for row in db.execute("select * from tokens order by created_at, name").fetchall()]
+
+
+def audit(db: Database, before: int | None, limit: int) -> list[AuditRow]:
+    if before is None:
+        found = db.execute("select * from audit order by id desc limit ?", (limit,))
+    else:
+        found = db.execute("select * from audit where id < ? order by id desc limit ?", (before, limit))
+    return [AuditRow._make(row) for row in found.fetchall()]
 
 
 def schedules(db: Database, workspace: str | None) -> list[Schedule]:

@@ -12,6 +12,8 @@ from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, LogRow, SetLa
 from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
+    Audit,
+    AuditRow,
     Drain,
     Emit,
     ForgetHealth,
@@ -35,6 +37,7 @@ Administration = (
     SetPaused
     | KeepLabels
     | KeepLog
+    | Audit
     | Drain
     | Recover
     | AddToken
@@ -67,6 +70,14 @@ def administer(unit: Unit, op: Administration) -> Reply:
         return None
     if isinstance(op, KeepLog):
         rows.insert(db, "insert into log_lines", LogRow._fields[1:], [row[1:] for row in op.rows])
+        return None
+    if isinstance(op, Audit):
+        rows.insert(
+            db,
+            "insert into audit",
+            AuditRow._fields[1:],
+            [(now, *op.actor, op.action, op.outcome, op.job_id, op.agent, op.rows)],
+        )
         return None
     if isinstance(op, Drain):
         return _drain(unit, op)

@@ -15,6 +15,7 @@ from oaken_jobs.model import Activity, AgentRow, Attempt, Job, LogRow, ProgressR
 from oaken_jobs.store.base import (
     EVERYTHING,
     ActivityFilter,
+    AuditRow,
     Counts,
     Document,
     HealthRow,
@@ -289,6 +290,9 @@ class SqliteStore:
 
     async def tokens(self) -> list[TokenRow]:
         return await self._find(reads.tokens)
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        return await self._read(reads.audit, before, limit)
 
     async def schedules(self, workspace: str | None = None) -> list[Schedule]:
         return await self._read(reads.schedules, workspace)

@@ -1,0 +1,53 @@
+"""Reading the trace: for admins, and never without an audit row."""
+
+from __future__ import annotations
+
+import re
+
+from oaken_jobs import auth
+from oaken_jobs.audit import Audits
+from oaken_jobs.errors import Forbidden, InvalidRequest
+from oaken_jobs.model import Principal
+from oaken_jobs.redaction import clean
+from oaken_jobs.store.base import Audit
+from oaken_jobs.tracing import Trace, TracePage
+
+MAX_ROWS = 100
+_ROW_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_AGENT = re.compile(r"[A-Za-z0-9._@:-]{1,64}(/[A-Za-z0-9._@:-]{1,128})?", re.ASCII)
+
+
+class Traces:
+    """What callers may do with the trace."""
+
+    def __init__(self, trace: Trace | None, audits: Audits) -> None:
+        self._trace = trace
+        self._audits = audits
+
+    async def list(
+        self,
+        who: Principal,
+        *,
+        job_id: int | None = None,
+        agent: str | None = None,
+        cursor: str | None = None,
+        limit: int = MAX_ROWS,
+    ) -> TracePage:
+        """A page of at most `limit` rows, newest first, of a job or an agent (`name` for all its instances). Raises `Forbidden` unless the
+        caller is an admin, `InvalidRequest` for an agent or a cursor that cannot be one, `Unavailable`."""
+        if agent is not None and not _AGENT.fullmatch(agent):
+            raise InvalidRequest(f"agent {clean(agent[:60])!r} cannot be an agent; give `name` or `name/instance`.")
+        if cursor is not None and not _ROW_ID.fullmatch(cursor):
+            raise InvalidRequest("cursor: it is not one of ours. Start again without a cursor.")
+        row = Audit(who.actor, "trace.read", "refused", job_id, agent)
+        try:
+            auth.require(who, "administer")
+        except Forbidden:
+            await self._audits.add(row)
+            raise
+        page = TracePage([], None)
+        if self._trace is not None:
+            page = await self._trace.read(job_id=job_id, agent=agent, before=cursor, limit=min(limit, MAX_ROWS))
+        row.outcome, row.rows = "allowed", len(page.rows)
+        await self._audits.add(row)  # before anything is shown
+        return page

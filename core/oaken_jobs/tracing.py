@@ -1,0 +1,57 @@
+"""The seam to the record of what models and agents were told and what they answered. Who writes to it need not know where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Job, Json, Leased, Principal
+from oaken_jobs.moves import Finish
+
+
+class End(NamedTuple):
+    """A finish as it was asked for, and what became of it."""
+
+    op: Finish
+    job: Job | None
+    """As it is now; None where it is not known."""
+    refusal: str | None
+    """The code of the refusal; None where it was accepted."""
+
+
+class TracePage(NamedTuple):
+    """Rows, newest first, and where to go on; None at the end."""
+
+    rows: list[Json]
+    next_cursor: str | None
+
+
+class Trace(Protocol):
+    """A private record, written when it is `recording`. Writing never raises: what cannot be kept is counted and dropped."""
+
+    recording: bool
+
+    async def leased(self, who: Principal, leases: Sequence[Leased], rules: Rules) -> None:
+        """What the caller is about to be told."""
+        ...
+
+    async def finished(self, who: Principal, ends: Sequence[End]) -> None:
+        """What the caller answered."""
+        ...
+
+    async def said(self, who: Principal, job: Job, rows: Sequence[Json]) -> None:
+        """What the holder of a job adds: fields of `TraceRow`."""
+        ...
+
+    async def read(self, *, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
+        """Rows, newest first, from behind the row with the id `before`. Raises `Unavailable`."""
+        ...
+
+    async def forget(self) -> None:
+        """Drops what is older than it is kept, whether recording or not. Raises `OSError`."""
+        ...
+
+    async def stop(self) -> None:
+        """Writes what is left, and takes nothing more."""
+        ...

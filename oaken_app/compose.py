@@ -1,0 +1,24 @@
+"""The core of a process, put together by the settings."""
+
+from __future__ import annotations
+
+from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.config import Settings
+from oaken_jobs.core import Core
+from oaken_jobs.journal import Journal
+from oaken_jobs.kinds import Rules
+from oaken_jobs.trace import FILE, Recorder
+from oaken_jobs.tracing import Trace
+
+
+def core_of(settings: Settings, rules: Rules, role: str) -> Core:
+    """The core on the settings' data folder, by rules with the kinds of all plugins."""
+    clock = SystemClock()
+    trace = trace_of(settings, clock)
+    return Core.on_folder(settings.data_dir, rules, role, clock, log=settings.log, trace=trace)
+
+
+def trace_of(settings: Settings, clock: Clock) -> Trace:
+    """The trace of the data folder: what an earlier start recorded is read and forgotten also where nothing is recorded now."""
+    journal = Journal(settings.data_dir / FILE, settings.trace.max_bytes, settings.log.file_backups)
+    return Recorder(journal, clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days)
