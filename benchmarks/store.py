@@ -176,7 +176,9 @@ async def _on_core(folder: Path, seconds: float, work: Callable[[Core, float], A
         await core.close()
 
 
-def _callers(count: int) -> Callable[[Core, float], Any]:
+def cycles(count: int) -> Callable[[Core, float], Any]:
+    """So many callers that enqueue, lease and complete until a moment; how many cycles they did."""
+
     async def work(core: Core, until: float) -> int:
         async def caller() -> int:
             done = 0
@@ -282,7 +284,7 @@ def main() -> None:
     figures: dict[str, list[float]] = {}
     cases: dict[str, Callable[[Path], float]] = {"bound": lambda f: _bound(f, seconds)}
     for count in WANTED:
-        cases[f"{count} callers"] = lambda f, n=count: uvloop.run(_on_core(f, seconds, _callers(n)))
+        cases[f"{count} callers"] = lambda f, n=count: uvloop.run(_on_core(f, seconds, cycles(n)))
     cases["batches of 100"] = lambda f: uvloop.run(_on_core(f, seconds, _batches))
     for threads in (1, 64):
         cases[f"huey, {threads} threads"] = lambda f, n=threads: _huey(f, seconds, n)

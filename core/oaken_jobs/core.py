@@ -13,6 +13,7 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.config import LogSettings
 from oaken_jobs.dispatch import Dispatcher
 from oaken_jobs.events.bus import Bus
+from oaken_jobs.events.event import TraceRow
 from oaken_jobs.events.log import EventLog
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.journal import Journal
@@ -68,6 +69,8 @@ class Core:
         self.log_keeper = LogKeeper(self.commit, clock, self.bus, role, journal)
         self.logs = Logs(store, log.file)
         self._trace = trace
+        if trace is not None:
+            trace.told = lambda row: self.bus.tell(TraceRow(row))
         self.opened = False
         """Whether the database has been opened; a process whose start failed closes it all the same."""
         self.dispatch.interest = self.follower.watch

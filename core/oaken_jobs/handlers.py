@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from oaken_jobs.transport import WorkItem
 log = logging.getLogger("oaken.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def bounded(seconds: object) -> float | None:
@@ -121,13 +122,18 @@ class JobContext:
         return await self._lease.enqueue(kind, {} if payload is None else payload, fields)
 
     def report(self, percent: float | None = None, message: str | None = None) -> None:
-        """`progress` for handlers that are plain functions: blocks until the report is through.
+        """`progress` for handlers that are plain functions: `job.run(job.progress(percent, message))`."""
+        self.run(self.progress(percent, message))
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """For handlers that are plain functions: blocks until one of the calls above is through: `job.run(job.enqueue("embed", …))`.
 
         Raises `LeaseLost` if the job is no longer ours, since a thread cannot be cancelled.
         """
-        asyncio.run_coroutine_threadsafe(self.progress(percent, message), self._loop).result()
+        answer = asyncio.run_coroutine_threadsafe(call, self._loop).result()
         if self._lease.lost:
             raise LeaseLost(f"job {self.id} is no longer this worker's")
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class Kind:
     invalid_result: Literal["correct", "fail"] = "correct"
     expected_wait: float | None = None
     requires_output: bool = False
+    plugin: str | None = None
+    """The plugin that declares it, or handles it inside the server."""
     internal: bool = False
     """Run by Oaken's own runners alone; outside agents never lease it."""
     on_success: Callable[[Job, Json], list[Effect]] = field(default=_no_effects)

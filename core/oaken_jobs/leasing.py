@@ -338,7 +338,7 @@ class Leasing(Reader):
         beaten: Beaten = await self._commit.submit(op)
         self._note(who, beaten.job.agent)
         if self._trace is not None:
-            await self._trace.said(who, beaten.job, said)
+            await self._trace.said(who, beaten.job, said, self.rules)
         return Traced(beaten.job, beaten.expires_at, len(said))
 
     async def _record_leases(self, who: Principal, leases: Sequence[Leased]) -> None:
@@ -367,6 +367,7 @@ class Leasing(Reader):
                     End(op, reply, None) if isinstance(reply, Job) else End(op, jobs.get(op.ref.job_id), reply.code)
                     for op, reply in ends
                 ],
+                self.rules,
             )
 
     # What agents did.

@@ -123,7 +123,7 @@ class Plugin:
             known = KindSettings.model_fields.get(field)
             wanted = f"must be {known.description}" if known is not None else "is no field of a kind"
             raise ValueError(f"kind {name!r}: {field} {wanted}") from None
-        self.kinds[name] = configured_kind(Kind(name), settings, lambda key: f"kind {name!r}: {key}")
+        self.kinds[name] = configured_kind(Kind(name, plugin=self.name), settings, lambda key: f"kind {name!r}: {key}")
 
     def schedule(
         self,

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple, cast
 
@@ -144,7 +144,10 @@ def _with(plugin: Plugin, loaded: Loaded, settings: Settings, builtin: list[Kind
             raise _Broken(f"it handles the kind {name!r}, which only Oaken itself runs")
         if name not in plugin.kinds and name not in loaded.rules.kinds:
             raise _Broken(f"it handles the kind {name!r}, which nobody declares; plugin.kind({name!r}) does")
-    kinds = [*builtin, *(kind for other in (*loaded.plugins, plugin) for kind in other.kinds.values())]
+    at_work = (*loaded.plugins, plugin)
+    handled = {kind: other.name for other in at_work for kind in other.handlers.kinds}
+    kinds = [replace(kind, plugin=handled.get(kind.name)) for kind in builtin]
+    kinds += [kind for other in at_work for kind in other.kinds.values()]
     rules = config.rules(settings, kinds)
     for name, request in plugin.schedules.items():
         try:

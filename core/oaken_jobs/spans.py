@@ -36,10 +36,10 @@ def leased(who: Principal, lease: Leased, rules: Rules, now: int) -> Json:
         "children": None if lease.children is None else [views.child(one, rules, now) for one in lease.children],
         "answers": None if lease.answers is None else [views.question(one) for one in lease.answers],
     }
-    return _row(who, now, "lease", job.id, job.epoch, job, operation="invoke_agent", input=_given(told))
+    return _row(who, now, rules, "lease", job.id, job.epoch, job, operation="invoke_agent", input=_given(told))
 
 
-def finished(who: Principal, end: End, now: int) -> Json:
+def finished(who: Principal, end: End, rules: Rules, now: int) -> Json:
     """What a holder answered, or tried to."""
     op, job = end.op, end.job
     answers = {
@@ -53,6 +53,7 @@ def finished(who: Principal, end: End, now: int) -> Json:
     return _row(
         who,
         now,
+        rules,
         "finish",
         op.ref.job_id,
         op.ref.epoch,
@@ -68,11 +69,11 @@ def finished(who: Principal, end: End, now: int) -> Json:
     )
 
 
-def said(who: Principal, job: Job, row: Json, now: int) -> Json:
+def said(who: Principal, job: Job, row: Json, rules: Rules, now: int) -> Json:
     """What the holder adds: a span of its own inside the attempt."""
     inner = {"span_id": secrets.token_hex(8), "parent_span_id": span_id(job, job.epoch)}
     times = {name: views.iso(row[name]) for name in ("started_at", "ended_at") if row.get(name) is not None}
-    return _row(who, now, "agent", job.id, job.epoch, job, **{**row, **times, **inner})
+    return _row(who, now, rules, "agent", job.id, job.epoch, job, **{**row, **times, **inner})
 
 
 def trace_id(job: Job) -> str:
@@ -89,15 +90,19 @@ def _hash(size: int, *parts: int) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=size).hexdigest()
 
 
-def _row(who: Principal, now: int, event: str, job_id: int, epoch: int, job: Job | None, **fields: Any) -> Json:
+def _row(
+    who: Principal, now: int, rules: Rules, event: str, job_id: int, epoch: int, job: Job | None, **fields: Any
+) -> Json:
     of_job: Json = {}
     if job is not None:
+        known = rules.kinds.get(job.kind)
         of_job = {
             "trace_id": trace_id(job),
             "span_id": span_id(job, epoch),
             "workspace": job.workspace,
             "kind": job.kind,
             "queue": job.queue,
+            "plugin": known.plugin if known is not None else None,
         }
         if job.epoch == epoch:
             of_job |= {"attempt": job.attempts, "agent": job.agent}

@@ -48,6 +48,7 @@ class Recorder:
 
     def __init__(self, journal: Journal, clock: Clock, *, recording: bool, keep_days: float) -> None:
         self.recording = recording
+        self.told: Callable[[Json], None] = lambda row: None
         self._journal = journal
         self._clock = clock
         self._keep_ms = round(keep_days * DAY_MS)
@@ -64,13 +65,13 @@ class Recorder:
         now = self._clock.now()
         await self._write(leases, lambda lease: spans.leased(who, lease, rules, now))
 
-    async def finished(self, who: Principal, ends: Sequence[End]) -> None:
+    async def finished(self, who: Principal, ends: Sequence[End], rules: Rules) -> None:
         now = self._clock.now()
-        await self._write(ends, lambda end: spans.finished(who, end, now))
+        await self._write(ends, lambda end: spans.finished(who, end, rules, now))
 
-    async def said(self, who: Principal, job: Job, rows: Sequence[Json]) -> None:
+    async def said(self, who: Principal, job: Job, rows: Sequence[Json], rules: Rules) -> None:
         now = self._clock.now()
-        await self._write(rows, lambda row: spans.said(who, job, row, now))
+        await self._write(rows, lambda row: spans.said(who, job, row, rules, now))
 
     async def read(self, *, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
         try:
@@ -90,7 +91,8 @@ class Recorder:
 
     async def _write(self, told: Sequence[T], row_of: Callable[[T], Json]) -> None:
         try:
-            lines = b"".join(orjson.dumps(row_of(one), option=orjson.OPT_APPEND_NEWLINE) for one in told)
+            rows = [row_of(one) for one in told]
+            lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
         except (TypeError, ValueError) as error:  # text that is no Unicode, from inside this process
             self._lose(len(told), type(error).__name__)
             return
@@ -105,6 +107,8 @@ class Recorder:
         if not self._hangs:
             await asyncio.wait((written,), timeout=WAIT_SECONDS)
             self._hangs = not written.done()
+        for row in rows:
+            self.told(row)
 
     async def _drain(self) -> None:
         while self._waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from oaken_jobs.kinds import Rules
@@ -31,16 +31,18 @@ class Trace(Protocol):
     """A private record, written when it is `recording`. Writing never raises: what cannot be kept is counted and dropped."""
 
     recording: bool
+    told: Callable[[Json], None]
+    """Called with each row that is written; whoever composes a process sets it."""
 
     async def leased(self, who: Principal, leases: Sequence[Leased], rules: Rules) -> None:
         """What the caller is about to be told."""
         ...
 
-    async def finished(self, who: Principal, ends: Sequence[End]) -> None:
+    async def finished(self, who: Principal, ends: Sequence[End], rules: Rules) -> None:
         """What the caller answered."""
         ...
 
-    async def said(self, who: Principal, job: Job, rows: Sequence[Json]) -> None:
+    async def said(self, who: Principal, job: Job, rows: Sequence[Json], rules: Rules) -> None:
         """What the holder of a job adds: fields of `TraceRow`."""
         ...
 

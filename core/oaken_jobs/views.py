@@ -279,6 +279,7 @@ def kind(row: Kind, rules: Rules) -> Json:
         "retry_delays": list(row.retry_delays),
         "on_lost": row.on_lost,
         "internal": row.internal,
+        "plugin": row.plugin,
     }
 
 

@@ -18,7 +18,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, ResultInvalid, TooLarge
 from oaken_jobs.handlers import Handlers
 from oaken_jobs.journal import Journal
-from oaken_jobs.kinds import Rules
+from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import Actor, Principal, Usage
 from oaken_jobs.requests import TraceRow
 from oaken_jobs.runner import Runner
@@ -457,3 +457,22 @@ async def test_audit_rows_have_a_retention_of_their_own(world: Traced) -> None:
     world.clock.advance(2 * DAY)
     await world.core.pruner.tick()
     assert len(await audits(world)) == 1
+
+
+async def test_a_row_names_the_plugin_whose_kind_it_is_about_and_is_told_to_streams_that_ask(world: Traced) -> None:
+    await world.restart(kinds={"note": Kind("note", plugin="notes")})
+    await world.core.bus.start()
+    with world.core.bus.stream(10, ["trace_row"]) as asked, world.core.bus.stream(10) as others:
+        await world.add("note", payload={"text": SECRET})
+        lease = await world.take()
+        await world.jobs.trace(AGENT, lease.lease_id, [row(tool="search", input=SECRET)])
+        await world.jobs.complete(AGENT, lease.lease_id, {})
+        await world.core.bus.stop()
+        told = [one.row async for one in asked]
+        assert SECRET not in repr([one async for one in others])
+    assert [(one["event"], one["plugin"]) for one in told] == [
+        ("lease", "notes"),
+        ("agent", "notes"),
+        ("finish", "notes"),
+    ]
+    assert [one["plugin"] for one in world.rows()] == ["notes"] * 3

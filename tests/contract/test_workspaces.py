@@ -128,7 +128,9 @@ async def test_agents_are_shown_to_a_bound_caller_where_they_are_bound_alike(wor
 async def test_what_concerns_all_workspaces_needs_an_unbound_caller(world: World) -> None:
     with pytest.raises(Forbidden, match="bound to the workspace side and may not pause"):
         await world.jobs.set_paused(INSIDE, "default", True)
-    with pytest.raises(Forbidden, match="bound to the workspace side and may not manage tokens or read logs, audit and trace"):
+    with pytest.raises(
+        Forbidden, match="bound to the workspace side and may not manage tokens or read logs, audit and trace"
+    ):
         auth.require(ADMIN, "administer")
 
 

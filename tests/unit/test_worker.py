@@ -826,6 +826,16 @@ async def test_a_plain_function_reports_from_its_thread(house: House) -> None:
     assert house.store.of(lease_id) == [Complete(lease_id, Done({"thread": True}))]
 
 
+async def test_a_plain_function_may_do_from_its_thread_what_others_await(house: House) -> None:
+    @house.handlers.handler("echo")
+    def _(job: JobContext) -> dict[str, Any]:
+        return job.run(job.enqueue("child", {"n": 1}))
+
+    house.store.add()
+    await soon(house.worker().drain())
+    assert [(one["kind"], one["payload"]) for one in house.store.added] == [("child", {"n": 1})]
+
+
 async def test_a_plain_function_is_told_that_its_lease_is_lost(house: House) -> None:
     @house.handlers.handler("echo")
     def _(job: JobContext) -> None:
