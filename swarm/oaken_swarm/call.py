@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -30,6 +30,12 @@ class Answer(NamedTuple):
     media_type: bytes = b"application/json"
 
 
+class Stream(NamedTuple):
+    """A response that goes on: parts of an event stream, until they end, the client goes or the server stops."""
+
+    parts: AsyncGenerator[bytes]
+
+
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 """Marks an answer that was given before, to the same call under the same idempotency key."""
 
@@ -54,6 +60,7 @@ class Call:
     token: str | None
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str | None = None
+    last_event_id: str | None = None
 
     @property
     def job_id(self) -> int:
