@@ -25,8 +25,9 @@ class Route:
     one field, by which it is told apart; `many_size` is its size where it differs. `needs` is the action, a key of `auth.MAY`, without
     which nothing of a body is read. An `open` route needs no token.
 
-    `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it, `itself` where a repeat is known
-    without one, None where it is refused, since a repeat would do the thing twice.
+    `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it in its own transaction; otherwise the answer
+    is kept, and of a call of which it is not known how it ended `itself` says that it may be made again. The answer of a `secret` route is
+    not kept: a repeat is refused.
     """
 
     method: str
@@ -38,7 +39,13 @@ class Route:
     many_size: BodySize | None = None
     needs: str | None = None
     repeats: Literal["key", "itself"] | None = None
+    secret: bool = False
     open: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET"
 
     @property
     def has_body(self) -> bool:

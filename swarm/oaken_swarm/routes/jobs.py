@@ -16,6 +16,7 @@ from oaken_jobs.requests import (
     AdoptRequest,
     AgentName,
     AnswerRequest,
+    EditRequest,
     EmptyRequest,
     Id,
     Key,
@@ -323,6 +324,15 @@ async def cancel(call: Call, asked: EmptyRequest) -> Answer:
     return answer({"job": shown(call, job), "changed": changed})
 
 
+async def edit(call: Call, asked: EditRequest) -> Answer:
+    job = await call.core.jobs.edit(call.who, call.job_id, priority=asked.priority, title=asked.title, tags=asked.tags)
+    return answer({"job": shown(call, job)})
+
+
+async def erase(call: Call, asked: EmptyRequest) -> Answer:
+    return answer({"job": shown(call, await call.core.jobs.erase(call.who, call.job_id))})
+
+
 async def requeue(call: Call, asked: RequeueRequest) -> Answer:
     job = await call.core.jobs.requeue(call.who, call.job_id, asked.queue, retriage=asked.retriage)
     return answer({"job": shown(call, job)})
@@ -376,6 +386,8 @@ ROUTES = (
     Route("GET", "/v1/jobs/{id}/children", children),
     Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),
     Route("GET", "/v1/jobs/{id}/questions", questions),
+    Route("PATCH", "/v1/jobs/{id}", edit, EditRequest, needs="manage", repeats="itself"),
+    Route("DELETE", "/v1/jobs/{id}", erase, needs="manage"),
     Route("POST", "/v1/jobs/{id}/cancel", cancel, needs="manage", repeats="itself"),
     Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest, needs="manage"),
     Route("POST", "/v1/jobs/{id}/answer", answer_question, AnswerRequest, needs="enqueue"),

@@ -35,6 +35,6 @@ async def revoke(call: Call, asked: EmptyRequest) -> Answer:
 
 ROUTES = (
     Route("GET", "/v1/tokens", tokens, needs="administer"),
-    Route("POST", "/v1/tokens", create, TokenRequest, needs="administer"),
-    Route("DELETE", "/v1/tokens/{name}", revoke, needs="administer"),
+    Route("POST", "/v1/tokens", create, TokenRequest, needs="administer", secret=True),
+    Route("DELETE", "/v1/tokens/{name}", revoke, needs="administer", repeats="itself"),
 )
