@@ -89,8 +89,13 @@ Text = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX
 QuestionText = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_QUESTION)]
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
-Moment = Annotated[int, PlainValidator(_moment)]
-Priority = Annotated[int, BeforeValidator(_priority), Field(ge=0, le=MAX_PRIORITY)]
+MomentText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=40)]
+Moment = Annotated[int, PlainValidator(_moment, json_schema_input_type=MomentText)]
+PriorityNumber = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
+Priority = Annotated[
+    PriorityNumber,
+    BeforeValidator(_priority, json_schema_input_type=PriorityNumber | Literal["user", "ingest", "backfill"]),
+]
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[int | float, PlainValidator(_amount)]
 Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], Amount], Field(max_length=32)]
