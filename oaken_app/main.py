@@ -43,7 +43,9 @@ COMMANDS: dict[str, Command] = {
     "watch": Command("oaken_app.watch", "app", "Show what happens, as it happens."),
     "events": Command("oaken_app.events", "app", "Read the event log of a data folder."),
     "log": Command("oaken_app.log", "app", "Read what servers, runners and MCP servers have logged."),
-    "token": Command("oaken_app.token", "app", "Make, list and revoke the tokens that agents and people call with."),
+    "token": Command(
+        "oaken_app.token", "app", "Make, list, rotate and revoke the tokens that agents and people call with."
+    ),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -16,7 +16,7 @@ from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Principal
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_ID
-from oaken_swarm.waits import Waits
+from oaken_swarm.waits import Waited, Waits
 
 _ID = re.compile(r"[0-9]{1,16}", re.ASCII)
 
@@ -62,6 +62,11 @@ class Call:
         if not _ID.fullmatch(text) or not 0 < int(text) <= MAX_ID:
             raise NotFound(f"There is no job {clean(text, 40)!r}; the id of a job is a whole number from 1.")
         return int(text)
+
+    async def wait(self, work: Coroutine[Any, Any, Any]) -> Waited:
+        """Does `work` as `Waits.run` does, until the token is good no more at the latest; then `check_token` raises."""
+        until = None if self.token is None else self.core.tokens.ended(self.token)
+        return await self.waits.run(self.receive, work, until)
 
     async def check_token(self) -> None:
         """Raises `Unauthenticated` where the token was revoked or has expired since the call began."""

@@ -30,7 +30,7 @@ async def wait(call: Call, asked: EventsQuery) -> Answer:
     page = await _page(call, asked, asked.after, 0)
     if page.events or page.resync or asked.seconds <= 0:
         return _answer(page)
-    waited = await call.waits.run(call.receive, _page(call, asked, page.cursor, asked.seconds))
+    waited = await call.wait(_page(call, asked, page.cursor, asked.seconds))
     if waited.gone:
         raise ClientGone
     await call.check_token()

@@ -39,11 +39,13 @@ from oaken_jobs.store.base import (
     Requeue,
     Resume,
     RevokeToken,
+    RotateToken,
     SeeAgents,
     SetHealth,
     SetPaused,
     Sweep,
     Unregister,
+    UseTokens,
 )
 from oaken_jobs.store.sqlite import schedules
 from oaken_jobs.store.sqlite.cache import RowCache
@@ -63,6 +65,8 @@ _STAGES: dict[type, int] = {
     Unregister: _ADMINISTER,
     SeeAgents: _ADMINISTER,
     AddToken: _ADMINISTER,
+    RotateToken: _ADMINISTER,
+    UseTokens: _ADMINISTER,
     SetPaused: _ADMINISTER,
     KeepLabels: _ADMINISTER,
     Audit: _ADMINISTER,
