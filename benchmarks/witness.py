@@ -38,7 +38,7 @@ async def _run(folder: Path, seconds: float, duties: bool, stream: bool, trace: 
 
     async def read() -> None:
         with core.bus.stream(256) as events:
-            async for _ in events:
+            while await events.take():
                 pass
 
     reading = asyncio.create_task(read()) if stream else None

@@ -96,7 +96,7 @@ class Process:
     async def _stop_all(self) -> None:
         begun = self.core.opened
         if self._server is not None:
-            await self._server.stop()
+            self._server.refuse()
             _step(begun, "no new requests")
         await self.core.stop_duties()
         _step(begun, "duties ended")
@@ -107,6 +107,9 @@ class Process:
             _step(begun, "runner ended")
         if self._plugins is not None:
             await self._plugins.stop()
+        if self._server is not None:
+            await self._server.stop()
+            _step(begun, "streams ended")
         await self.core.close()
         _step(begun, "database closed")
 

@@ -104,6 +104,7 @@ async def serve(core: Core, settings: ServerSettings | None = None, **options: A
     """A server of this core on a free port of loopback."""
     settings = settings or ServerSettings(host="127.0.0.1", port=0)
     app = App(core, settings, **options)
+    await core.bus.start()
     server = Server(app, "127.0.0.1", 0)
     await server.start()
     return Service(core, app, server)

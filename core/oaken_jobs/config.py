@@ -310,6 +310,7 @@ def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
         catch_up_spread=settings.scheduler.catch_up_spread,
         keep_days=jobs.keep_days,
         event_ring_size=settings.api.event_ring_size,
+        stream_buffer=settings.api.stream_buffer,
         log_keep_days=settings.log.keep_days,
         audit_keep_days=settings.log.audit_keep_days,
         unknown_kinds=jobs.unknown_kinds,

@@ -117,6 +117,7 @@ class Rules:
     catch_up_spread: float = 60
     keep_days: float = 30
     event_ring_size: int = 1000
+    stream_buffer: int = 256
     log_keep_days: float = 7
     audit_keep_days: float = 365
     unknown_kinds: Literal["accept", "reject"] = "accept"

@@ -153,7 +153,7 @@ def attributes(row: Json) -> dict[str, str | int]:
     if "model" in row:
         found["gen_ai.response.model" if row.get("event") == "finish" else "gen_ai.request.model"] = row["model"]
     for name, count in cast("Json", row.get("usage") or {}).items():
-        if name in _USAGE:
+        if name in _USAGE and isinstance(count, int | float):
             found[_USAGE[name]] = int(count)
     return found | {name: orjson.dumps(value).decode() for name, value in _content(row).items()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,10 +18,10 @@ import orjson
 from oaken_jobs import spans
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.journal import Journal
+from oaken_jobs.journal import Follow, Journal
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Job, Json, Leased, Principal
-from oaken_jobs.tracing import End, TracePage
+from oaken_jobs.tracing import End, TracePage, matches
 
 log = logging.getLogger("oaken.trace")
 
@@ -35,6 +35,9 @@ WAITING_BYTES = 64 << 20
 TELL_SECONDS = 60.0
 PAGE_BYTES = 16 << 20
 DAY_MS = 86_400_000
+FOLLOW_SECONDS = 0.5
+"""Between two looks for new rows."""
+FOLLOW_ROWS = 100
 
 
 class _Waiting(NamedTuple):
@@ -76,6 +79,20 @@ class Recorder:
     async def read(self, *, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
         try:
             return await asyncio.to_thread(self._page, job_id, agent, before, limit)
+        except OSError as error:
+            raise Unavailable(f"The trace cannot be read ({error.strerror}).") from None
+
+    async def follow(self) -> AsyncGenerator[list[Json]]:
+        try:
+            following = await asyncio.to_thread(Follow, self._journal)
+            try:
+                while True:
+                    if lines := await asyncio.to_thread(following.read, FOLLOW_ROWS):
+                        yield [row for line in lines if (row := _row(line)) is not None]
+                    else:
+                        await self._clock.sleep(FOLLOW_SECONDS)
+            finally:
+                following.close()
         except OSError as error:
             raise Unavailable(f"The trace cannot be read ({error.strerror}).") from None
 
@@ -160,15 +177,15 @@ class Recorder:
         for line in lines:
             if hint not in line:
                 continue
-            try:
-                row: Json = orjson.loads(line)
-                wanted = (job_id is None or row["job_id"] == job_id) and (agent is None or _is(agent, row["agent"]))
-            except (ValueError, TypeError, KeyError):
-                continue  # not a line of ours
-            if wanted:
+            row = _row(line)
+            if row is not None and matches(row, job_id, agent):
                 yield line, row
 
 
-def _is(agent: str, found: str) -> bool:
-    """Whether this is the agent asked for, or an instance of that name."""
-    return found == agent or found.startswith(f"{agent}/")
+def _row(line: bytes) -> Json | None:
+    """None for a line that is not ours."""
+    try:
+        row: Json = orjson.loads(line)
+        return row if isinstance(row["job_id"], int) and isinstance(row["agent"], str) else None
+    except (ValueError, TypeError, KeyError):
+        return None

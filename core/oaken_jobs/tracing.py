@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from oaken_jobs.kinds import Rules
@@ -27,6 +27,14 @@ class TracePage(NamedTuple):
     next_cursor: str | None
 
 
+def matches(row: Json, job_id: int | None, agent: str | None) -> bool:
+    """Whether a row is of this job and of this agent, or an instance of that name; None for any."""
+    found = str(row.get("agent", ""))
+    return (job_id is None or row.get("job_id") == job_id) and (
+        agent is None or found == agent or found.startswith(f"{agent}/")
+    )
+
+
 class Trace(Protocol):
     """A private record, written when it is `recording`. Writing never raises: what cannot be kept is counted and dropped."""
 
@@ -48,6 +56,10 @@ class Trace(Protocol):
 
     async def read(self, *, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
         """Rows, newest first, from behind the row with the id `before`. Raises `Unavailable`."""
+        ...
+
+    def follow(self) -> AsyncGenerator[list[Json]]:
+        """Rows as they are written by any process of the data folder, from now on. Raises `Unavailable`."""
         ...
 
     async def forget(self) -> None:

@@ -26,7 +26,7 @@ from oaken_jobs.model import (
     Queue,
     Schedule,
 )
-from oaken_jobs.store.base import Document, TokenRow
+from oaken_jobs.store.base import AuditRow, Document, TokenRow
 from oaken_jobs.waits import Wait
 from oaken_jobs.waits import waits as waits_of
 
@@ -235,6 +235,19 @@ def log_line(row: LogRow) -> Json:
         "process": row.process,
     }
     return {"id": row.id, **shown} if row.id else shown
+
+
+def audit(row: AuditRow) -> Json:
+    return {
+        "id": row.id,
+        "ts": iso(row.at),
+        "actor": {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via},
+        "action": row.action,
+        "outcome": row.outcome,
+        "job_id": row.job_id,
+        "agent": row.agent,
+        "rows": row.rows,
+    }
 
 
 def queue(row: Queue) -> Json:

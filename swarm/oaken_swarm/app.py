@@ -21,7 +21,7 @@ from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
 from oaken_swarm.body import AT_ONCE, Many, Size, read_json
-from oaken_swarm.call import Answer, Call, ClientGone
+from oaken_swarm.call import Answer, Call, ClientGone, Stream
 from oaken_swarm.guard import Guard
 from oaken_swarm.paths import BodySize, Paths, Route
 from oaken_swarm.problems import problem_answer
@@ -35,6 +35,10 @@ SMALL_BYTES = 1 << 20
 BULK_BYTES = 16 << 20
 MOST_CONTAINERS = 1 << 20
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
+_STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # proxies that hold answers back are asked not to
+)
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
@@ -59,6 +63,7 @@ class App:
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})
         self._waits = Waits()
+        self._streams = Waits()
         self._stopping = False
         self._sizes = _sizes(core)
         self._many = {
@@ -67,9 +72,13 @@ class App:
         self._threads = asyncio.Semaphore(AT_ONCE)
 
     def stop(self) -> None:
-        """Answers all calls that wait, and lets none wait any more. The server itself is stopped afterwards."""
+        """Takes no calls any more, and answers those that wait. Streams go on until `end_streams`."""
         self._stopping = True
         self._waits.stop()
+
+    def end_streams(self) -> None:
+        """Ends all streams of events. The server itself is stopped afterwards."""
+        self._streams.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,6 +92,9 @@ class App:
                 await mounted(scope, receive, send)
                 return
             answer = await self._answer(scope, path, headers, receive)
+            if isinstance(answer, Stream):
+                await self._pour(answer, receive, send)
+                return
         except OakenError as error:
             if error.status >= 500 and not isinstance(error, Unavailable):
                 log.error("a call failed", exc_info=error)
@@ -104,7 +116,29 @@ class App:
         await send({"type": "http.response.start", "status": answer.status, "headers": start})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, path: str, headers: _Headers, receive: Receive) -> Answer:
+    async def _pour(self, stream: Stream, receive: Receive, send: Send) -> None:
+        """Sends parts as they come. A client that reads slowly holds up nobody: the parts are made as it takes them."""
+        await send({"type": "http.response.start", "status": 200, "headers": [*_ALWAYS, *_STREAM]})
+
+        async def pour() -> None:
+            async for part in stream.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        try:
+            waited = await self._streams.run(receive, pour(), stream.ended())
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("a stream failed")
+            return  # its connection is closed in the middle, so that its client comes again
+        finally:
+            await stream.parts.aclose()
+        if not waited.gone:
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _answer(self, scope: Scope, path: str, headers: _Headers, receive: Receive) -> Answer | Stream:
+        if self._stopping:
+            raise Unavailable("Oaken is stopping. Try again when it is back.")
         route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
@@ -113,6 +147,7 @@ class App:
         if route.needs is not None:
             auth.require(who, route.needs)
         call = Call(self._core, self._waits, receive, who, None if self._local else token, params)
+        call.last_event_id = headers.last_event_id
         if headers.idempotency_key is not None and route.has_body:
             if route.repeats is None:
                 raise InvalidRequest(
@@ -142,7 +177,7 @@ _INTERNAL = "Something went wrong inside Oaken; the server's log says what."
 class _Headers:
     """The headers that matter here, from one pass over them all."""
 
-    __slots__ = ("content_encoding", "content_type", "hosts", "idempotency_key", "origin", "token")
+    __slots__ = ("content_encoding", "content_type", "hosts", "idempotency_key", "last_event_id", "origin", "token")
 
     def __init__(self, scope: Scope) -> None:
         self.hosts: list[bytes] = []
@@ -151,6 +186,7 @@ class _Headers:
         self.content_type: bytes | None = None
         self.content_encoding: bytes | None = None
         self.idempotency_key: str | None = None
+        self.last_event_id: str | None = None
         for name, value in scope["headers"]:
             if name == b"host":
                 self.hosts.append(value)
@@ -165,6 +201,8 @@ class _Headers:
                 self.origin = value
             elif name == b"idempotency-key":
                 self.idempotency_key = value.decode("latin-1")
+            elif name == b"last-event-id":
+                self.last_event_id = value.decode("latin-1")
 
 
 def _sizes(core: Core) -> dict[BodySize, Size]:

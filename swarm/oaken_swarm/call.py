@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -30,6 +31,13 @@ class Answer(NamedTuple):
     media_type: bytes = b"application/json"
 
 
+class Stream(NamedTuple):
+    """A response that goes on: parts of an event stream, until they end, the client goes, `ended` returns or the server stops."""
+
+    parts: AsyncGenerator[bytes]
+    ended: Callable[[], Coroutine[Any, Any, None]]
+
+
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 """Marks an answer that was given before, to the same call under the same idempotency key."""
 
@@ -54,6 +62,7 @@ class Call:
     token: str | None
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str | None = None
+    last_event_id: str | None = None
 
     @property
     def job_id(self) -> int:
@@ -65,8 +74,14 @@ class Call:
 
     async def wait(self, work: Coroutine[Any, Any, Any]) -> Waited:
         """Does `work` as `Waits.run` does, until the token is good no more at the latest; then `check_token` raises."""
-        until = None if self.token is None else self.core.tokens.ended(self.token)
-        return await self.waits.run(self.receive, work, until)
+        return await self.waits.run(self.receive, work, self.ended())
+
+    async def ended(self) -> None:
+        """Returns when the token is good no more; never for a local caller."""
+        if self.token is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await self.core.tokens.ended(self.token)
 
     async def check_token(self) -> None:
         """Raises `Unauthenticated` where the token was revoked or has expired since the call began."""

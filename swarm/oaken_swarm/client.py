@@ -231,6 +231,21 @@ class Client:
         asked = {"after": after, "kinds": kinds, "job_id": job_id, "limit": limit, "seconds": seconds}
         return await self._get("/events/wait", asked, waits=seconds)
 
+    async def trace_rows(
+        self,
+        *,
+        job_id: int | None = None,
+        agent: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> Json:
+        """What models and agents were told and answered, newest first, for admins: `{"rows", "next_cursor"}`. Each call is written down."""
+        return await self._get("/trace", {"job_id": job_id, "agent": agent, "cursor": cursor, "limit": limit})
+
+    async def audit(self, *, cursor: str | None = None, limit: int | None = None) -> Json:
+        """Who did or read what is private, newest first, for admins: `{"audit", "next_cursor"}`."""
+        return await self._get("/audit", {"cursor": cursor, "limit": limit})
+
     async def logs(
         self, *, level: str = "info", cursor: str | None = None, after: int | None = None, limit: int | None = None
     ) -> Json:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from oaken_jobs.errors import MethodNotAllowed, NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Request
-from oaken_swarm.call import Answer, Call, unquoted
+from oaken_swarm.call import Answer, Call, Stream, unquoted
 
 BodySize = Literal["small", "payload", "result", "bulk"]
 """How much a body may hold: a few fields, one payload, one result, or many of them."""
@@ -31,7 +31,7 @@ class Route:
 
     method: str
     path: str
-    handler: Callable[[Call, Any], Awaitable[Answer]]
+    handler: Callable[[Call, Any], Awaitable[Answer | Stream]]
     takes: type[Request] = EmptyRequest
     many: type[Request] | None = None
     size: BodySize = "small"

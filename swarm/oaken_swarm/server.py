@@ -94,13 +94,21 @@ class Server:
         self._ticks = loop.create_task(server.main_loop(), name="uvicorn")
         self._looks = loop.create_task(_look_after(server), name="connections")
 
+    def refuse(self) -> None:
+        """Takes no new calls and answers those that wait. Streams go on until `stop`."""
+        self._app.stop()
+        if self._uvicorn is not None:
+            for listening in self._uvicorn.servers:
+                listening.close()
+
     async def stop(self) -> None:
-        """Takes no new calls, answers those that wait, and gives those under way their grace."""
+        """Ends streams, and gives calls under way their grace; takes no new ones, whether told so before or not."""
         server, self._uvicorn = self._uvicorn, None
         ticks, self._ticks = self._ticks, None
         looks, self._looks = self._looks, None
         taken, self._socket = self._socket, None
         self._app.stop()
+        self._app.end_streams()
         if server is not None and ticks is not None:
             ticks.cancel()
             await asyncio.wait((ticks,))

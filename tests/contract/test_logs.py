@@ -131,8 +131,8 @@ async def test_lines_are_told_on_the_bus_to_who_asks_for_them(world: World) -> N
         await world.core.log_keeper.tick()
         stream.end()
         public.end()
-        assert [one async for one in stream] == [LogLine(world.clock.now(), "info", "oaken.test", "hello")]
-        assert [one async for one in public] == []
+        assert await stream.take() == [LogLine(world.clock.now(), "info", "oaken.test", "hello")]
+        assert await public.take() == []
 
 
 async def test_lines_are_forgotten_after_their_days(world: World) -> None:

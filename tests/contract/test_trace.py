@@ -468,8 +468,8 @@ async def test_a_row_names_the_plugin_whose_kind_it_is_about_and_is_told_to_stre
         await world.jobs.trace(AGENT, lease.lease_id, [row(tool="search", input=SECRET)])
         await world.jobs.complete(AGENT, lease.lease_id, {})
         await world.core.bus.stop()
-        told = [one.row async for one in asked]
-        assert SECRET not in repr([one async for one in others])
+        told = [one.row for one in await asked.take()]
+        assert SECRET not in repr(await others.take())
     assert [(one["event"], one["plugin"]) for one in told] == [
         ("lease", "notes"),
         ("agent", "notes"),

@@ -110,10 +110,10 @@ def steps(order: list[str]) -> list[str]:
 
 
 ENDS = [
-    "server ended",
     "scheduler ended",
     "maintenance ended",
     "runner ended",
+    "server ended",
     "bus ended",
     "event log ended",
     "follower ended",
@@ -159,6 +159,7 @@ async def test_a_process_begins_with_the_database_and_ends_with_it(
         "log: no new requests.",
         "log: duties ended.",
         "log: runner ended.",
+        "log: streams ended.",
         "log: database closed.",
     ]
 
@@ -248,7 +249,7 @@ async def test_a_stop_in_the_middle_of_a_tick_waits_for_it(tmp_path: Path, monke
     await asyncio.wait_for(entered.wait(), 10)
     del order[:]
     stopping = asyncio.ensure_future(process.stop())
-    await until(lambda: "server ended" in order)
+    await until(lambda: "log: no new requests." in order)
     assert "scheduler ended" not in order
     go.set()
     await stopping

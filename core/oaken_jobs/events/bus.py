@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class Missed:
 class Stream:
     """The newest events for one listener, at most `size` of them: who reads too slowly loses the oldest, and is told how many.
 
-    Iterate over it; it ends when the bus stops.
+    It ends when the bus stops.
     """
 
     def __init__(self, size: int, kinds: Collection[str] | None, job_id: int | None, workspace: str | None) -> None:
@@ -69,18 +69,16 @@ class Stream:
         self._ended = True
         self._news.set()
 
-    async def __aiter__(self) -> AsyncIterator[Event | PrivateEvent | Missed]:
-        while True:
-            if self._missed:
-                count, self._missed = self._missed, 0
-                yield Missed(count)
-            elif self._waiting:
-                yield self._waiting.popleft()
-            elif self._ended:
-                return
-            else:
-                self._news.clear()
-                await self._news.wait()
+    async def take(self) -> list[Event | PrivateEvent | Missed]:
+        """All that is there, waiting for the first; empty once it has ended."""
+        while not self._waiting and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        found: list[Event | PrivateEvent | Missed] = [Missed(self._missed)] if self._missed else []
+        found += self._waiting
+        self._waiting.clear()
+        self._missed = 0
+        return found
 
     def _wants(self, happened: Event | PrivateEvent) -> bool:
         if self._kinds is None:

@@ -1,7 +1,7 @@
 """The routes, one file a group. Each lists its own in `ROUTES`."""
 
 from oaken_swarm.paths import Route
-from oaken_swarm.routes import about, batch, events, health, jobs, leases, logs, queues, schedules, subjects, tokens
+from oaken_swarm.routes import about, batch, events, health, jobs, leases, private, queues, schedules, subjects, tokens
 
 ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
@@ -11,7 +11,7 @@ ROUTES: tuple[Route, ...] = (
     *schedules.ROUTES,
     *subjects.ROUTES,
     *events.ROUTES,
-    *logs.ROUTES,
+    *private.ROUTES,
     *about.ROUTES,
     *tokens.ROUTES,
     *health.ROUTES,
