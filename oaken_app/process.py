@@ -24,6 +24,7 @@ from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
+from oaken_swarm.exposure import exposure, tls
 from oaken_swarm.server import Server
 
 log = logging.getLogger("oaken.process")
@@ -41,8 +42,12 @@ class Process:
         self._loaded = plugins.load(settings)
         self.core = core_of(settings, self._loaded.rules, role)
         self._server: Server | None = None
+        self._exposed: str | None = None
         if role == "serve":
-            self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)
+            self._exposed = exposure(settings.server)
+            certificate = tls(settings.server, settings.data_dir)
+            app = App(self.core, settings.server)
+            self._server = Server(app, settings.server.host, settings.server.port, certificate)
         self._runner: Runner | None = None
         self._plugins: AtWork | None = None
         if runner or role == "runner":
@@ -54,7 +59,7 @@ class Process:
 
     @property
     def address(self) -> str | None:
-        """`http://host:port`; None for a process that does not serve."""
+        """`http://host:port`, or with `https`; None for a process that does not serve."""
         return self._server.address if self._server is not None else None
 
     async def start(self) -> None:
@@ -69,6 +74,8 @@ class Process:
         try:
             if self._server is not None:
                 self._server.bind()
+                if self._exposed is not None:
+                    log.warning("%s", self._exposed)
             await self.core.open()
             if (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)

@@ -17,6 +17,8 @@ from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Principal
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_ID
+from oaken_swarm.callers import Callers
+from oaken_swarm.polls import Polls
 from oaken_swarm.waits import Waited, Waits
 
 _ID = re.compile(r"[0-9]{1,16}", re.ASCII)
@@ -56,6 +58,8 @@ class Call:
     """What a route gets besides its body or query: the core, who calls, and the parameters in the path."""
 
     core: Core
+    callers: Callers
+    polls: Polls
     waits: Waits
     receive: Receive
     who: Principal
@@ -81,13 +85,13 @@ class Call:
         if self.token is None:
             await asyncio.get_running_loop().create_future()
         else:
-            await self.core.tokens.ended(self.token)
+            await self.callers.ended(self.token)
 
     async def check_token(self) -> None:
         """Raises `Unauthenticated` where the token was revoked or has expired since the call began."""
         if self.token is None:
             return  # a local caller
-        await self.core.tokens.authenticate(self.token, "http")
+        await self.callers.check(self.token)
 
 
 def unquoted(segment: str) -> str:

@@ -50,6 +50,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
             )
         resumed = await jobs.resume(who, lease_seconds=asked.lease_seconds)
         return _leases(call, resumed)
+    call.polls.check(who.agent, asked.wait_seconds)
     work = jobs.lease(
         who,
         queues=asked.queues,
@@ -74,6 +75,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
     if leases and await call.waits.gone(call.receive):
         await _give_back(call, who, leases)
         raise ClientGone
+    call.polls.count(who.agent, asked.wait_seconds, len(leases))
     return _leases(call, leases, None if leases else await jobs.limited(who))
 
 
