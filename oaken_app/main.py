@@ -46,6 +46,8 @@ COMMANDS: dict[str, Command] = {
     "token": Command(
         "oaken_app.token", "app", "Make, list, rotate and revoke the tokens that agents and people call with."
     ),
+    "login": Command("oaken_app.login", "login", "Keep a token for a server elsewhere, so that OAKEN_URL suffices."),
+    "logout": Command("oaken_app.login", "logout", "Forget the token for a server elsewhere."),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 

@@ -1,8 +1,8 @@
 """Composes a process out of its parts and owns their start and stop.
 
-Start: address, database, duties, plugins, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties;
-runner, with its grace; plugins; streams and handlers of events; the database. Each step is logged; nothing touches the database
-afterwards, and the line that says the process has stopped is the last.
+Start: address, database, the first token, duties, plugins, runner, HTTP server. Stop: no new requests, and those that wait are
+answered; duties; runner, with its grace; plugins; streams and handlers of events; the database. Each step is logged; nothing touches
+the database afterwards, and the line that says the process has stopped is the last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Literal
 
+from oaken_app.admin import make_admin
 from oaken_app.compose import core_of
 from oaken_jobs import plugins
 from oaken_jobs.config import Settings
@@ -80,6 +81,10 @@ class Process:
             if (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)
             log.info("database open in %s", self.settings.data_dir)
+            if self._server is not None:
+                await make_admin(self.core.tokens, self.settings.data_dir)
+                # Tokens that another process revokes are worthless here at once, not when they are read again.
+                self.core.follower.watch(True)
             await self.core.start_duties()
             log.info("duties begun")
             if self._plugins is not None:

@@ -93,7 +93,7 @@ class Client:
         rng: random.Random | None = None,
     ) -> None:
         """`transport`, `clock` and `rng` are for tests. Raises `ConfigError` for a URL or a token that is none."""
-        self.url = _base(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
+        self.url = base_url(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
         self.instance = instance
         self._token = _token(token or os.environ.get("OAKEN_TOKEN"))
         self._timeout = timeout
@@ -562,7 +562,8 @@ class Client:
         )
 
 
-def _base(url: str) -> str:
+def base_url(url: str) -> str:
+    """The address of a server as it is used, however it was written. Raises `ConfigError` for what is none."""
     url = url.strip().rstrip("/").removesuffix("/v1")
     try:
         parts = urlsplit(url)
