@@ -6,18 +6,23 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx2
+import jsonschema_rs
+import orjson
 
 from oaken_jobs import pipeline
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
+from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Kind, Rules, Schema
 from oaken_jobs.model import Actor
 from oaken_jobs.routing import QueueRule
-from oaken_swarm import Client
+from oaken_swarm import Client, openapi
 from oaken_swarm.app import App
+from oaken_swarm.routes import ROUTES
 from oaken_swarm.server import Server
 
 ROOT = Actor("user", "root", "cli")
@@ -47,6 +52,7 @@ class Service:
     core: Core
     app: App
     server: Server
+    described: Described
     tokens: dict[str, str] = field(default_factory=dict[str, str])
     clients: list[Client] = field(default_factory=list[Client])
     https: list[httpx2.AsyncClient] = field(default_factory=list[httpx2.AsyncClient])
@@ -98,6 +104,57 @@ class Service:
         for http in self.https:
             await http.aclose()
         await self.server.stop()
+        assert not self.described.wrong, "\n".join(self.described.wrong[:10])
+
+
+class Described:
+    """The application, each answer of which is held against the description of the interface."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.wrong: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        told: dict[str, Any] = {"status": None, "type": "", "body": b""}
+
+        async def heard(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told["status"] = message["status"]
+                told["type"] = dict(message["headers"]).get(b"content-type", b"").decode().partition(";")[0]
+            elif told["type"].endswith("json"):
+                told["body"] += message.get("body", b"")
+            await send(message)
+
+        await self.app(scope, receive, heard)
+        if scope["type"] == "http" and told["status"] is not None and scope["method"] != "HEAD":
+            self._check(scope, told)
+
+    def _check(self, scope: Any, told: dict[str, Any]) -> None:
+        try:
+            route = self.app._paths.find(scope["method"], scope["raw_path"].decode("ascii")).route  # pyright: ignore
+        except (OakenError, UnicodeDecodeError):
+            return
+        if route is None or told["status"] in (500, 405, 421):
+            return
+        status, kind = str(told["status"]), told["type"]
+        said = openapi.describe(ROUTES)["paths"][route.path][route.method.lower()]["responses"].get(status)
+        where = f"{route.method} {route.path}: {status}"
+        if said is None:
+            self.wrong.append(f"{where} is not described")
+        elif kind and kind not in said.get("content", {kind: {}}):
+            self.wrong.append(f"{where} has the type {kind}")
+        elif told["body"] and len(told["body"]) < 1 << 20 and (schema := said.get("content", {}).get(kind)):
+            for error in _validator(orjson.dumps(schema["schema"]).decode()).iter_errors(orjson.loads(told["body"])):
+                self.wrong.append(f"{where}: {'/'.join(map(str, error.instance_path))}: {error.message[:200]}")
+
+
+@cache
+def _validator(schema: str) -> Any:
+    described = openapi.describe(ROUTES)
+    return jsonschema_rs.validator_for({**orjson.loads(schema), "components": described["components"]})
 
 
 async def serve(core: Core, settings: ServerSettings | None = None, **options: Any) -> Service:
@@ -105,9 +162,10 @@ async def serve(core: Core, settings: ServerSettings | None = None, **options: A
     settings = settings or ServerSettings(host="127.0.0.1", port=0)
     app = App(core, settings, **options)
     await core.bus.start()
-    server = Server(app, "127.0.0.1", 0)
+    described = Described(app)
+    server = Server(described, "127.0.0.1", 0)  # type: ignore[arg-type]
     await server.start()
-    return Service(core, app, server)
+    return Service(core, app, server, described)
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 10) -> Any:

@@ -21,6 +21,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.logs import LogKeeper, Logs
 from oaken_jobs.maintenance import Maintenance
 from oaken_jobs.pruning import Pruner
+from oaken_jobs.repeats import Repeats
 from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
 from oaken_jobs.store.base import Store
@@ -56,6 +57,7 @@ class Core:
         self.tokens = Tokens(store, self.commit, clock)
         self.audits = Audits(store, self.commit)
         self.traces = Traces(trace, self.audits)
+        self.repeats = Repeats(self.commit)
         self.schedules = Schedules(store, self.commit)
         self.scheduler = Scheduler(store, self.commit, clock)
         self.pruner = Pruner(store, self.commit, clock, trace)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from oaken_jobs import auth, payloads, redaction
 from oaken_jobs.activity import Follower
@@ -23,7 +25,9 @@ from oaken_jobs.store.base import (
     Cancel,
     Cancelled,
     Drain,
+    Edit,
     Enqueue,
+    Erase,
     JobFilter,
     KeepLabels,
     Requeue,
@@ -283,6 +287,33 @@ class Jobs(Leasing):
         succeeded, `NotFound` where that attempt left none."""
         auth.require(who, "manage")
         return await self._commit.call(Adopt(job_id, epoch, who.actor, who.workspace))
+
+    async def edit(
+        self,
+        who: Principal,
+        job_id: int,
+        *,
+        priority: int | None = None,
+        title: str | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> Job:
+        """Changes how a job is treated and shown; None leaves a thing as it is, an empty title takes it away. Raises `Conflict` for the
+        priority of one that has ended."""
+        auth.require(who, "manage")
+        changes: dict[str, Any] = {}
+        if priority is not None:
+            changes["priority"] = priority
+        if title is not None:
+            changes["title"] = title or None
+        if tags is not None:
+            changes["tags"] = orjson.dumps(list(tags)).decode() if tags else None
+        return await self._commit.call(Edit(job_id, changes, who.actor, who.workspace))
+
+    async def erase(self, who: Principal, job_id: int) -> Job:
+        """Takes away a job that has ended, with payload, result, attempts and all; the ids and states of its activity stay. Raises
+        `Conflict` for one that has not ended, or has children that have not."""
+        auth.require(who, "manage")
+        return await self._commit.call(Erase(job_id, who.actor, who.workspace))
 
     # Subjects, queues, agents.
 

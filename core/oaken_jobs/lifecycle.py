@@ -28,6 +28,7 @@ MOVES: dict[Verb, dict[str, frozenset[str]]] = {
     "expire": {"queued": frozenset({"cancelled"})},
     "adopt": {state: frozenset({"succeeded"}) for state in ("queued", "running", "failed", "cancelled")},
     "cancel": {"queued": frozenset({"cancelled"}), "running": frozenset({"running"})},
+    "edit": {state: frozenset({state}) for state in STATES},
     "requeue": {state: frozenset({"queued"}) for state in ("queued", "failed", "cancelled")},
 }
 """`""` stands for a job that does not exist yet."""

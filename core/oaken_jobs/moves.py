@@ -18,7 +18,7 @@ from oaken_jobs.errors import Conflict, LeaseLost, OakenError, ResultInvalid
 from oaken_jobs.grading import grade, grade_result
 from oaken_jobs.kinds import Kind, Rules, Schema, stored_problems
 from oaken_jobs.lifecycle import sources
-from oaken_jobs.model import CHILDREN, FREE, Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
+from oaken_jobs.model import CHILDREN, FREE, SERIAL, Actor, Attempt, Effect, Job, Json, LeaseRef, Usage
 from oaken_jobs.routing import Route
 
 CORRECTIONS = 2
@@ -331,6 +331,29 @@ def requeue(job: Job, to: Route | None, now: int) -> Move:
     if to is not None:
         changes |= {"queue": to.queue, "routed_by": to.by}
     return Move("requeue", changes)
+
+
+def edit(job: Job, changes: dict[str, Any]) -> Move:
+    """Priority, title, tags as a person wants them. Raises `Conflict` for the priority of a job that has ended."""
+    if job.final and "priority" in changes:
+        raise Conflict(
+            f"Job {job.id} is {job.state}; it waits for nothing any more, so its priority cannot be changed. Leave priority out.",
+            job_id=job.id,
+            state=job.state,
+        )
+    if job.blocked == SERIAL and changes.get("priority", job.priority) != job.priority:
+        changes = {**changes, "blocked": FREE}  # in another lane; the claim hides it again where its key is taken
+    return Move("edit", changes)
+
+
+def check_erase(job: Job) -> None:
+    """Raises `Conflict` for a job that has not ended."""
+    if not job.final:
+        raise Conflict(
+            f"Job {job.id} is {job.state}; only jobs that have ended can be erased. Cancel it first.",
+            job_id=job.id,
+            state=job.state,
+        )
 
 
 def repeat(attempt: Attempt | None, job: Job | None, call: Finish) -> Job | None:

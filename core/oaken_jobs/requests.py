@@ -79,6 +79,9 @@ def _moment(value: Any) -> int:
 
 Kind = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$")]
 QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
+Tags = Annotated[
+    list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)
+]
 Workspace = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")]
 Key = Annotated[str, BeforeValidator(_no_control), Field(min_length=1, max_length=255)]
 Line = Annotated[str, BeforeValidator(_single_line), Field(max_length=200)]
@@ -88,8 +91,13 @@ QuestionText = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_le
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 TokenSeconds = Annotated[float, Field(gt=0, le=MAX_TOKEN_SECONDS, allow_inf_nan=False)]
-Moment = Annotated[int, PlainValidator(_moment)]
-Priority = Annotated[int, BeforeValidator(_priority), Field(ge=0, le=MAX_PRIORITY)]
+MomentText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=40)]
+Moment = Annotated[int, PlainValidator(_moment, json_schema_input_type=MomentText)]
+PriorityNumber = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
+Priority = Annotated[
+    PriorityNumber,
+    BeforeValidator(_priority, json_schema_input_type=PriorityNumber | Literal["user", "ingest", "backfill"]),
+]
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[int | float, PlainValidator(_amount)]
 Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], Amount], Field(max_length=32)]
@@ -121,9 +129,7 @@ class NewJobRequest(Request):
     max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
     parent_id: Id | None = None
     title: Line | None = None
-    tags: Annotated[
-        list[Annotated[str, BeforeValidator(_single_line), Field(min_length=1, max_length=64)]], Field(max_length=20)
-    ] = Field(default_factory=list[str])
+    tags: Tags = Field(default_factory=list[str])
     budget_usd: Money | None = None
     idempotency_key: Key | None = None
     workspace: Workspace | None = None
@@ -247,6 +253,20 @@ class TraceRequest(Request):
 
 class EmptyRequest(Request):
     """Nothing more to say."""
+
+
+class EditRequest(Request):
+    """What is to change of a job; the rest stays. An empty title, or no tags, takes them away."""
+
+    priority: Priority | None = None
+    title: Line | None = None
+    tags: Tags | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> EditRequest:
+        if not self.model_fields_set:
+            raise PydanticCustomError("nothing", "name at least one of priority, title and tags")
+        return self
 
 
 class RequeueRequest(Request):

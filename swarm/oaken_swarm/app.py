@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,7 +21,7 @@ from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
 from oaken_swarm.body import AT_ONCE, Many, Size, read_json
-from oaken_swarm.call import Answer, Call, ClientGone, Stream
+from oaken_swarm.call import Answer, Call, ClientGone, Stream, kept_answer, replayed
 from oaken_swarm.callers import Callers, address_of
 from oaken_swarm.guard import Guard
 from oaken_swarm.paths import BodySize, Paths, Route
@@ -158,21 +158,36 @@ class App:
             self._core, self._callers, self._polls, self._waits, receive, who, None if self._local else token, params
         )
         call.last_event_id = headers.last_event_id
-        if headers.idempotency_key is not None and route.has_body:
-            if route.repeats is None:
-                raise InvalidRequest(
-                    f"{route.method} {route.path} takes no Idempotency-Key: this version cannot tell a repeat of it. Leave the "
-                    "header out, and look before you repeat."
-                )
+        if headers.idempotency_key is not None and route.writes:
             call.idempotency_key = read(_Key, {"Idempotency-Key": headers.idempotency_key}).key
         query = read_query(scope["query_string"])
         if not route.has_body:
-            return await route.handler(call, read(route.takes, query))
-        if query:
-            raise InvalidRequest(f"{route.method} {route.path} takes no query; put the fields into the body.")
-        size, many = self._sizes[route.size], self._many.get(route.path)
-        data = await read_json(receive, size, many, headers.content_type, headers.content_encoding, self._threads)
-        return await route.handler(call, read(route.model_for(data), data))
+            data, asked = query, read(route.takes, query)
+        else:
+            if query:
+                raise InvalidRequest(f"{route.method} {route.path} takes no query; put the fields into the body.")
+            size, many = self._sizes[route.size], self._many.get(route.path)
+            data = await read_json(receive, size, many, headers.content_type, headers.content_encoding, self._threads)
+            asked = read(route.model_for(data), data)
+        if call.idempotency_key is None or route.repeats == "key":
+            return await route.handler(call, asked)
+        return await self._once(call, route, call.idempotency_key, path, asked, data)
+
+    async def _once(self, call: Call, route: Route, key: str, path: str, asked: Request, data: Any) -> Answer | Stream:
+        """The answer of a call under a key, or its first answer again."""
+        repeats, again = self._core.repeats, route.repeats == "itself"
+        mark, kept = await repeats.begin(call.who, key, route.method, path, data, again=again)
+        if kept is not None:
+            return replayed(kept)
+        try:
+            given = await route.handler(call, asked)
+        except (OakenError, ClientGone) as error:
+            if not isinstance(error, Unavailable):  # of that it is not known whether anything was done
+                await repeats.refused(mark)
+            raise
+        if isinstance(given, Answer) and not route.secret:
+            await repeats.ended(mark, kept_answer(given))
+        return given
 
 
 class _Key(Request):

@@ -44,6 +44,17 @@ REPLAYED = ((b"idempotency-replayed", b"true"),)
 """Marks an answer that was given before, to the same call under the same idempotency key."""
 
 
+def kept_answer(given: Answer) -> str:
+    """A response as text, for `replayed`."""
+    return f"{given.status} {given.body.decode()}"
+
+
+def replayed(kept: str) -> Answer:
+    """A response that was given before."""
+    status, _, body = kept.partition(" ")
+    return Answer(body.encode(), int(status), REPLAYED)
+
+
 def answer(value: Any, status: int = 200) -> Answer:
     """A JSON value as a response."""
     return Answer(orjson.dumps(value), status)

@@ -183,6 +183,17 @@ class Client:
         """Cancels a queued job, asks a running one to stop: `{"job"}`. A final job stays as it is."""
         return await self._call("POST", f"/jobs/{job_id}/cancel", {}, repeatable=True)
 
+    async def edit(
+        self, job_id: int, *, priority: int | str | None = None, title: str | None = None, tags: list[str] | None = None
+    ) -> Json:
+        """Changes priority, title or tags: `{"job"}`. An empty title, or no tags, takes them away."""
+        body = _given(priority=priority, title=title, tags=tags)
+        return await self._call("PATCH", f"/jobs/{job_id}", body, repeatable=True)
+
+    async def erase(self, job_id: int) -> Json:
+        """Takes away a job that has ended, with all that belongs to it: `{"job"}`, as it was. Raises `Conflict` for others."""
+        return await self._call("DELETE", f"/jobs/{job_id}")
+
     async def requeue(self, job_id: int, queue: str | None = None, *, retriage: bool = False) -> Json:
         """Puts a failed, cancelled or queued job back to run now: `{"job"}`. Raises `Conflict` for others. `retriage` clears the
         machine's labels of its subject, so that triage and routing decide again."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+from pydantic import BaseModel
+
 from oaken_jobs.errors import MethodNotAllowed, NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Request
@@ -25,8 +27,12 @@ class Route:
     one field, by which it is told apart; `many_size` is its size where it differs. `needs` is the action, a key of `auth.MAY`, without
     which nothing of a body is read. An `open` route needs no token.
 
-    `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it, `itself` where a repeat is known
-    without one, None where it is refused, since a repeat would do the thing twice.
+    `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it in its own transaction; otherwise the answer
+    is kept, and of a call of which it is not known how it ended `itself` says that it may be made again. The answer of a `secret` route is
+    not kept: a repeat is refused.
+
+    The rest describes the interface: what the route `says` of itself, what it `gives` (`many_gives` for several at once) with which
+    `statuses`, and whether it `streams`.
     """
 
     method: str
@@ -38,7 +44,18 @@ class Route:
     many_size: BodySize | None = None
     needs: str | None = None
     repeats: Literal["key", "itself"] | None = None
+    secret: bool = False
     open: bool = False
+    says: str = ""
+    gives: type[BaseModel] | None = None
+    many_gives: type[BaseModel] | None = None
+    statuses: tuple[int, ...] = (200,)
+    streams: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET"
 
     @property
     def has_body(self) -> bool:

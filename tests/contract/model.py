@@ -472,6 +472,16 @@ class Model:
         job.queue = queue or job.queue
         return replace(job)
 
+    def edit(self, who: Caller, job_id: int, priority: int) -> ModelJob:
+        """Another priority, and with it another place."""
+        self._began()
+        job = self._seen(who, job_id)
+        if job.priority != priority:
+            if job.state in FINAL:
+                raise Refused("conflict")
+            job.priority = priority
+        return replace(job)
+
     def requeue_all(self, who: Caller, states: Iterable[str], queue: str | None = None) -> tuple[int, int, int]:
         """How many match, were put back, and were passed over. Writes nothing where none matches."""
         matched = [

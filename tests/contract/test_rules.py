@@ -516,6 +516,17 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.model.jobs)
+    @rule(who=people, pick=picks, priority=st.sampled_from([10, 50, 100]))
+    def edit(self, who: Principal, pick: int, priority: int) -> None:
+        job_id = self._job(pick)
+        self.do(
+            CHANGE,
+            lambda: self.jobs.edit(who, job_id, priority=priority),
+            lambda: self.model.edit(caller(who), job_id, priority),
+            same,
+        )
+
+    @precondition(lambda self: self.model.jobs)
     @rule(
         who=people,
         states=st.sampled_from([("failed",), ("cancelled",), ("queued",), ("failed", "cancelled")]),

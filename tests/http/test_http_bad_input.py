@@ -119,6 +119,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/schedules/{name}/run": {"workspace": "default"},
     "PUT /v1/subjects/{subject}/labels": {"human": {"k": "v"}, "workspace": "default"},
     "POST /v1/intake": {"text": "t", "title": "t", "source": "s", "workspace": "default"},
+    "PATCH /v1/jobs/{id}": {"priority": 1, "title": "t", "tags": ["a"]},
     "POST /v1/tokens": {
         "name": "n",
         "roles": ["user"],

@@ -9,7 +9,7 @@ from oaken_jobs.errors import OakenError
 from oaken_swarm.routes import ROUTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text("utf-8")
-ROWS = {m[1]: m[2] for m in re.finditer(r"^\| `((?:GET|POST|PUT|DELETE) [^`]+)` \| (.*)$", PAGE, re.MULTILINE)}
+ROWS = {m[1]: m[2] for m in re.finditer(r"^\| `((?:GET|POST|PUT|PATCH|DELETE) [^`]+)` \| (.*)$", PAGE, re.MULTILINE)}
 
 
 def test_the_page_has_every_route_and_no_other() -> None:

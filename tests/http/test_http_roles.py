@@ -18,6 +18,8 @@ MAY: dict[str, set[str]] = {
     "GET /v1/jobs": ALL,
     "GET /v1/jobs/wait": READ,
     "GET /v1/jobs/{id}": READ,
+    "PATCH /v1/jobs/{id}": MANAGE,
+    "DELETE /v1/jobs/{id}": MANAGE,
     "GET /v1/jobs/{id}/result": READ,
     "GET /v1/jobs/{id}/progress": READ,
     "GET /v1/jobs/{id}/attempts": READ,
@@ -64,11 +66,20 @@ MAY: dict[str, set[str]] = {
     "POST /v1/tokens": {"admin"},
     "POST /v1/tokens/{name}/rotate": {"admin"},
     "DELETE /v1/tokens/{name}": {"admin"},
+    "GET /v1/events": READ,
+    "GET /v1/events/wait": READ,
+    "GET /v1/trace": {"admin"},
+    "GET /v1/trace/stream": {"admin"},
+    "GET /v1/audit": {"admin"},
+    "GET /v1/logs": {"admin"},
+    "GET /openapi.json": ALL,
+    "GET /docs": ALL,
     "GET /healthz": ALL,
     "GET /readyz": ALL,
 }
 BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": {"kind": "echo"},
+    "PATCH /v1/jobs/{id}": {"title": "t"},
     "POST /v1/jobs/{id}/answer": {"text": "yes"},
     "POST /v1/jobs/{id}/adopt": {"epoch": 1},
     "POST /v1/requeue": {"filter": {"state": "failed"}},
@@ -111,7 +122,9 @@ async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Servic
         elif path.endswith("/wait"):
             path += "?seconds=0"
         body = BODIES.get(name)
-        response = await http.request(method, path, **({"json": body} if body is not None else {}))
+        async with http.stream(method, path, **({"json": body} if body is not None else {})) as response:
+            if "event-stream" not in response.headers.get("content-type", ""):
+                await response.aread()
         # A job that has nothing to do with an agent is not there for it.
         hidden = role == "agent" and path.startswith("/v1/jobs/") and (method == "GET" or path.endswith("/answer"))
         if role in allowed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
@@ -180,6 +180,41 @@ class Adopt:
     epoch: int
     actor: Actor
     within: str | None = None
+
+
+@dataclass(slots=True)
+class Edit:
+    """Changes columns of a job that say how it is treated and shown: `priority`, `title`, `tags` (JSON). Reply: `Job`."""
+
+    job_id: int
+    changes: dict[str, Any]
+    actor: Actor
+    within: str | None = None
+
+
+@dataclass(slots=True)
+class Erase:
+    """Takes away a job that has ended, with all that belongs to it; of the activity the ids and states stay. Reply: `Job`, as it was."""
+
+    job_id: int
+    actor: Actor
+    within: str | None = None
+
+
+@dataclass(slots=True)
+class Begin:
+    """A call that may be made once under a key begins. Reply: what `Settle` kept for it before (`str`; empty: it began, and how it
+    ended is not known), or None, and it is remembered that it began. `IdempotencyConflict` for another request under the key."""
+
+    once: Once
+
+
+@dataclass(slots=True)
+class Settle:
+    """Keeps the answer of such a call; with None it never was. Reply: None."""
+
+    once: Once
+    answer: str | None
 
 
 @dataclass(slots=True)
@@ -470,6 +505,10 @@ Op = (
     | Requeue
     | Answer
     | Adopt
+    | Edit
+    | Erase
+    | Begin
+    | Settle
     | Drain
     | PutSchedule
     | RemoveSchedule
@@ -501,6 +540,7 @@ Reply = (
     | Beaten
     | Cancelled
     | bool
+    | str
     | int
     | TokenRow
     | tuple[Schedule, bool]

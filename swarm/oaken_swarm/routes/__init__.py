@@ -1,7 +1,20 @@
 """The routes, one file a group. Each lists its own in `ROUTES`."""
 
 from oaken_swarm.paths import Route
-from oaken_swarm.routes import about, batch, events, health, jobs, leases, private, queues, schedules, subjects, tokens
+from oaken_swarm.routes import (
+    about,
+    batch,
+    events,
+    health,
+    interface,
+    jobs,
+    leases,
+    private,
+    queues,
+    schedules,
+    subjects,
+    tokens,
+)
 
 ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
@@ -15,4 +28,5 @@ ROUTES: tuple[Route, ...] = (
     *about.ROUTES,
     *tokens.ROUTES,
     *health.ROUTES,
+    *interface.ROUTES,
 )

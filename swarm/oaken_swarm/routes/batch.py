@@ -24,6 +24,7 @@ from oaken_jobs.requests import (
     read,
 )
 from oaken_jobs.store.base import Beat, Beaten
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem
@@ -93,4 +94,16 @@ def _shown(call: Call, reply: Job | Beaten | OakenError) -> Json:
     return {"job": shown(call, reply), "status": 200}
 
 
-ROUTES = (Route("POST", "/v1/leases/batch", batch, BatchRequest, size="bulk", needs="lease", repeats="itself"),)
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/leases/batch",
+        batch,
+        BatchRequest,
+        size="bulk",
+        needs="lease",
+        repeats="itself",
+        says="Many calls on leases in one",
+        gives=answers.BatchResults,
+    ),
+)

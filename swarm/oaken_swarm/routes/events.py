@@ -16,6 +16,7 @@ from oaken_jobs.events.event import Event
 from oaken_jobs.model import Json
 from oaken_jobs.reading import Events
 from oaken_jobs.requests import Request
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, ClientGone, Stream, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import DEFAULT_LIMIT, Limit, QueryId, Wait, Words
@@ -123,6 +124,22 @@ def sse(kind: str, data: Json, cursor: str | None = None) -> bytes:
 
 
 ROUTES = (
-    Route("GET", "/v1/events", stream, StreamQuery, needs="read"),
-    Route("GET", "/v1/events/wait", wait, EventsQuery, needs="read"),
+    Route(
+        "GET",
+        "/v1/events",
+        stream,
+        StreamQuery,
+        needs="read",
+        says="Follow what happens, as server-sent events",
+        streams=True,
+    ),
+    Route(
+        "GET",
+        "/v1/events/wait",
+        wait,
+        EventsQuery,
+        needs="read",
+        says="Read what has happened, waiting for it if wanted",
+        gives=answers.Events,
+    ),
 )

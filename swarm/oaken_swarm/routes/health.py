@@ -6,6 +6,7 @@ import asyncio
 
 from oaken_jobs.errors import Unavailable
 from oaken_jobs.requests import EmptyRequest
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 
@@ -29,6 +30,6 @@ async def readyz(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/healthz", healthz, open=True),
-    Route("GET", "/readyz", readyz, open=True),
+    Route("GET", "/healthz", healthz, open=True, says="Whether the process lives", gives=answers.Health),
+    Route("GET", "/readyz", readyz, open=True, says="Whether the store answers", gives=answers.Health),
 )

@@ -16,6 +16,7 @@ from oaken_jobs.requests import (
     AdoptRequest,
     AgentName,
     AnswerRequest,
+    EditRequest,
     EmptyRequest,
     Id,
     Key,
@@ -29,6 +30,7 @@ from oaken_jobs.requests import (
     read,
 )
 from oaken_jobs.store.base import JobFilter
+from oaken_swarm import answers
 from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem
@@ -323,6 +325,15 @@ async def cancel(call: Call, asked: EmptyRequest) -> Answer:
     return answer({"job": shown(call, job), "changed": changed})
 
 
+async def edit(call: Call, asked: EditRequest) -> Answer:
+    job = await call.core.jobs.edit(call.who, call.job_id, priority=asked.priority, title=asked.title, tags=asked.tags)
+    return answer({"job": shown(call, job)})
+
+
+async def erase(call: Call, asked: EmptyRequest) -> Answer:
+    return answer({"job": shown(call, await call.core.jobs.erase(call.who, call.job_id))})
+
+
 async def requeue(call: Call, asked: RequeueRequest) -> Answer:
     job = await call.core.jobs.requeue(call.who, call.job_id, asked.queue, retriage=asked.retriage)
     return answer({"job": shown(call, job)})
@@ -364,22 +375,99 @@ ROUTES = (
         many_size="bulk",
         needs="enqueue",
         repeats="key",
+        says="Enqueue a job, or many",
+        gives=answers.Enqueued,
+        many_gives=answers.EnqueuedMany,
+        statuses=(200, 201),
     ),
-    Route("GET", "/v1/jobs", list_jobs, JobsQuery),
-    Route("GET", "/v1/jobs/wait", wait_many, WaitManyQuery),
-    Route("GET", "/v1/jobs/{id}", get),
-    Route("GET", "/v1/jobs/{id}/result", result),
-    Route("GET", "/v1/jobs/{id}/progress", progress),
-    Route("GET", "/v1/jobs/{id}/attempts", attempts),
-    Route("GET", "/v1/jobs/{id}/attempts/{epoch}/result", late_result),
-    Route("GET", "/v1/jobs/{id}/activity", activity),
-    Route("GET", "/v1/jobs/{id}/children", children),
-    Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery),
-    Route("GET", "/v1/jobs/{id}/questions", questions),
-    Route("POST", "/v1/jobs/{id}/cancel", cancel, needs="manage", repeats="itself"),
-    Route("POST", "/v1/jobs/{id}/requeue", requeue, RequeueRequest, needs="manage"),
-    Route("POST", "/v1/jobs/{id}/answer", answer_question, AnswerRequest, needs="enqueue"),
-    Route("POST", "/v1/jobs/{id}/adopt", adopt, AdoptRequest, needs="manage"),
-    Route("POST", "/v1/requeue", requeue_all, BulkRequeueRequest, needs="manage"),
-    Route("POST", "/v1/cancel", cancel_all, BulkRequest, needs="manage", repeats="itself"),
+    Route("GET", "/v1/jobs", list_jobs, JobsQuery, says="List jobs, newest first", gives=answers.Jobs),
+    Route(
+        "GET",
+        "/v1/jobs/wait",
+        wait_many,
+        WaitManyQuery,
+        says="Wait until several jobs are final",
+        gives=answers.WaitedJobs,
+    ),
+    Route("GET", "/v1/jobs/{id}", get, says="Read one job with payload and result", gives=answers.OneJob),
+    Route("GET", "/v1/jobs/{id}/result", result, says="Read a result alone", gives=answers.AnyObject),
+    Route("GET", "/v1/jobs/{id}/progress", progress, says="Read the progress trail", gives=answers.ProgressTrail),
+    Route("GET", "/v1/jobs/{id}/attempts", attempts, says="Read the attempts", gives=answers.Attempts),
+    Route(
+        "GET",
+        "/v1/jobs/{id}/attempts/{epoch}/result",
+        late_result,
+        says="Read a result that came after its lease was lost",
+        gives=answers.AnyObject,
+    ),
+    Route("GET", "/v1/jobs/{id}/activity", activity, says="Read what has happened to a job", gives=answers.Activity),
+    Route("GET", "/v1/jobs/{id}/children", children, says="List the children of a job", gives=answers.Jobs),
+    Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery, says="Wait until a job is final", gives=answers.WaitedJob),
+    Route("GET", "/v1/jobs/{id}/questions", questions, says="Read what a job has asked", gives=answers.Questions),
+    Route(
+        "PATCH",
+        "/v1/jobs/{id}",
+        edit,
+        EditRequest,
+        needs="manage",
+        repeats="itself",
+        says="Change priority, title or tags",
+        gives=answers.OneJob,
+    ),
+    Route("DELETE", "/v1/jobs/{id}", erase, needs="manage", says="Erase a job that has ended", gives=answers.OneJob),
+    Route(
+        "POST",
+        "/v1/jobs/{id}/cancel",
+        cancel,
+        needs="manage",
+        repeats="itself",
+        says="Cancel a queued job, or ask a running one to stop",
+        gives=answers.Cancelled,
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{id}/requeue",
+        requeue,
+        RequeueRequest,
+        needs="manage",
+        says="Run a failed, cancelled or queued job anew",
+        gives=answers.OneJob,
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{id}/answer",
+        answer_question,
+        AnswerRequest,
+        needs="enqueue",
+        says="Answer the open question of a job",
+        gives=answers.OneJob,
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{id}/adopt",
+        adopt,
+        AdoptRequest,
+        needs="manage",
+        says="Take a late result as the job's",
+        gives=answers.OneJob,
+    ),
+    Route(
+        "POST",
+        "/v1/requeue",
+        requeue_all,
+        BulkRequeueRequest,
+        needs="manage",
+        says="Requeue all jobs that match",
+        gives=answers.Bulk,
+    ),
+    Route(
+        "POST",
+        "/v1/cancel",
+        cancel_all,
+        BulkRequest,
+        needs="manage",
+        repeats="itself",
+        says="Cancel all jobs that match",
+        gives=answers.Bulk,
+    ),
 )

@@ -12,6 +12,7 @@ from oaken_jobs import spans, views
 from oaken_jobs.errors import InvalidRequest, Unauthenticated
 from oaken_jobs.model import Json
 from oaken_jobs.requests import Request
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, Stream, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import DEFAULT_LIMIT, Limit, QueryId
@@ -108,8 +109,30 @@ async def logs(call: Call, asked: LogsQuery) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/trace", trace, TraceQuery),
-    Route("GET", "/v1/trace/stream", trace_stream, TraceStreamQuery),
-    Route("GET", "/v1/audit", audit, AuditQuery, needs="administer"),
-    Route("GET", "/v1/logs", logs, LogsQuery, needs="administer"),
+    Route(
+        "GET",
+        "/v1/trace",
+        trace,
+        TraceQuery,
+        says="Read what models and agents were told and answered",
+        gives=answers.Trace,
+    ),
+    Route(
+        "GET",
+        "/v1/trace/stream",
+        trace_stream,
+        TraceStreamQuery,
+        says="Follow the trace, as server-sent events",
+        streams=True,
+    ),
+    Route(
+        "GET",
+        "/v1/audit",
+        audit,
+        AuditQuery,
+        needs="administer",
+        says="Read who did or read what is private",
+        gives=answers.Audit,
+    ),
+    Route("GET", "/v1/logs", logs, LogsQuery, needs="administer", says="Read log lines", gives=answers.Logs),
 )

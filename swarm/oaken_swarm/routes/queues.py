@@ -9,6 +9,7 @@ from oaken_jobs.config import QUEUE_NAME
 from oaken_jobs.errors import NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Request
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import Flag
@@ -43,7 +44,23 @@ async def _set_paused(call: Call, paused: bool) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/queues", queues, QueuesQuery),
-    Route("POST", "/v1/queues/{name}/pause", pause, needs="manage", repeats="itself"),
-    Route("POST", "/v1/queues/{name}/resume", resume, needs="manage", repeats="itself"),
+    Route("GET", "/v1/queues", queues, QueuesQuery, says="List queues", gives=answers.Queues),
+    Route(
+        "POST",
+        "/v1/queues/{name}/pause",
+        pause,
+        needs="manage",
+        repeats="itself",
+        says="Stop a queue handing out jobs",
+        gives=answers.OneQueue,
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{name}/resume",
+        resume,
+        needs="manage",
+        repeats="itself",
+        says="Let a queue hand out jobs again",
+        gives=answers.OneQueue,
+    ),
 )

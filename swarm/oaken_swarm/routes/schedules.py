@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oaken_jobs import views
 from oaken_jobs.requests import Request, ScheduleName, ScheduleRequest, Workspace, read
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown
@@ -48,9 +49,30 @@ async def run(call: Call, asked: InWorkspace) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/schedules", schedules, InWorkspace),
-    Route("GET", "/v1/schedules/{name}", get, InWorkspace),
-    Route("PUT", "/v1/schedules/{name}", put, ScheduleRequest, size="payload", needs="manage", repeats="itself"),
-    Route("DELETE", "/v1/schedules/{name}", remove, InWorkspace, needs="manage"),
-    Route("POST", "/v1/schedules/{name}/run", run, InWorkspace, needs="manage"),
+    Route("GET", "/v1/schedules", schedules, InWorkspace, says="List schedules", gives=answers.Schedules),
+    Route("GET", "/v1/schedules/{name}", get, InWorkspace, says="Read a schedule", gives=answers.OneSchedule),
+    Route(
+        "PUT",
+        "/v1/schedules/{name}",
+        put,
+        ScheduleRequest,
+        size="payload",
+        needs="manage",
+        repeats="itself",
+        says="Add or change a schedule",
+        gives=answers.PutSchedule,
+    ),
+    Route(
+        "DELETE", "/v1/schedules/{name}", remove, InWorkspace, needs="manage", says="Remove a schedule", statuses=(204,)
+    ),
+    Route(
+        "POST",
+        "/v1/schedules/{name}/run",
+        run,
+        InWorkspace,
+        needs="manage",
+        says="Enqueue a schedule's job now",
+        gives=answers.OneJob,
+        statuses=(201,),
+    ),
 )

@@ -6,6 +6,7 @@ from oaken_jobs import views
 from oaken_jobs.model import Json
 from oaken_jobs.pipeline import document_of
 from oaken_jobs.requests import IntakeRequest, Key, LabelsRequest, NewJobRequest, Request, Workspace, read
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import enqueued_answer
@@ -55,7 +56,34 @@ async def intake(call: Call, asked: IntakeRequest) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/subjects/{subject}", subject, SubjectQuery),
-    Route("PUT", "/v1/subjects/{subject}/labels", set_labels, LabelsRequest, needs="manage", repeats="itself"),
-    Route("POST", "/v1/intake", intake, IntakeRequest, size="payload", needs="enqueue", repeats="key"),
+    Route(
+        "GET",
+        "/v1/subjects/{subject}",
+        subject,
+        SubjectQuery,
+        says="Read what is known of a subject",
+        gives=answers.Subject,
+    ),
+    Route(
+        "PUT",
+        "/v1/subjects/{subject}/labels",
+        set_labels,
+        LabelsRequest,
+        needs="manage",
+        repeats="itself",
+        says="Set people's labels of a subject",
+        gives=answers.Labels,
+    ),
+    Route(
+        "POST",
+        "/v1/intake",
+        intake,
+        IntakeRequest,
+        size="payload",
+        needs="enqueue",
+        repeats="key",
+        says="Take in a text",
+        gives=answers.Enqueued,
+        statuses=(200, 201),
+    ),
 )

@@ -6,6 +6,7 @@ from oaken_jobs import auth, views
 from oaken_jobs.errors import NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, RotateRequest, TokenRequest
+from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 
@@ -44,8 +45,35 @@ def _name(call: Call) -> str:
 
 
 ROUTES = (
-    Route("GET", "/v1/tokens", tokens, needs="administer"),
-    Route("POST", "/v1/tokens", create, TokenRequest, needs="administer"),
-    Route("POST", "/v1/tokens/{name}/rotate", rotate, RotateRequest, needs="administer"),
-    Route("DELETE", "/v1/tokens/{name}", revoke, needs="administer"),
+    Route("GET", "/v1/tokens", tokens, needs="administer", says="List tokens", gives=answers.Tokens),
+    Route(
+        "POST",
+        "/v1/tokens",
+        create,
+        TokenRequest,
+        needs="administer",
+        secret=True,
+        says="Make a token",
+        gives=answers.NewToken,
+        statuses=(201,),
+    ),
+    Route(
+        "POST",
+        "/v1/tokens/{name}/rotate",
+        rotate,
+        RotateRequest,
+        needs="administer",
+        secret=True,
+        says="Give a token a new secret",
+        gives=answers.NewToken,
+    ),
+    Route(
+        "DELETE",
+        "/v1/tokens/{name}",
+        revoke,
+        needs="administer",
+        repeats="itself",
+        says="Revoke a token",
+        gives=answers.Token,
+    ),
 )

@@ -54,6 +54,15 @@ select value from json_each(?) where not exists (
 """Those of some jobs that have no child that is not final."""
 
 
+LIVE_CHILD = "select 1 from jobs where parent_id = ? and state in ('queued', 'running') limit 1"
+
+
+def has_live_child(unit: Unit, job_id: int) -> bool:
+    """Whether a job has a child that has not ended."""
+    unit.flush()
+    return unit.db.execute(LIVE_CHILD, (job_id,)).fetchone() is not None
+
+
 def busy(database: Database, workspace: str, key: str) -> bool:
     """Whether a job of the key runs."""
     return database.execute(RUNNING_OF_KEY, (workspace, key)).fetchone() is not None

@@ -21,13 +21,16 @@ from oaken_jobs.store.base import (
     Beaten,
     Cancel,
     Cancelled,
+    Edit,
     Enqueue,
+    Erase,
     Reply,
     Requeue,
     RevokeToken,
     Sweep,
 )
 from oaken_jobs.store.sqlite import blocked, claim, once
+from oaken_jobs.store.sqlite.prune import forget_jobs
 from oaken_jobs.store.sqlite.records import (
     clear_machine_labels,
     keep,
@@ -40,7 +43,7 @@ from oaken_jobs.store.sqlite.records import (
 )
 from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, Unit, json_array
 
-Change = Finish | Beat | Cancel | Answer | Adopt | RevokeToken | Sweep
+Change = Finish | Beat | Cancel | Answer | Adopt | Edit | Erase | RevokeToken | Sweep
 
 _ATTEMPT = f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? and epoch = ?"
 _HELD = "select 1 from attempts where job_id = ? and holder = ?"
@@ -52,7 +55,7 @@ def named(ops: Iterable[Any]) -> set[int]:
     for op in ops:
         if isinstance(op, (Finish, Beat)):
             found.add(op.ref.job_id)
-        elif isinstance(op, (Cancel, Answer, Adopt)):
+        elif isinstance(op, (Cancel, Answer, Adopt, Edit, Erase)):
             found.add(op.job_id)
     return found
 
@@ -78,6 +81,10 @@ class Changes:
             return self._answer(op)
         if isinstance(op, Adopt):
             return self._adopt(op)
+        if isinstance(op, Edit):
+            return self._edit(op)
+        if isinstance(op, Erase):
+            return self._erase(op)
         if isinstance(op, RevokeToken):
             return self._revoke(op)
         return max(self.sweep(op.limit), once.forget(self._unit, op.limit))
@@ -247,6 +254,21 @@ class Changes:
         )
         self._leave(move, after)
         return after
+
+    def _edit(self, op: Edit) -> Reply:
+        job = self._unit.known(op.job_id, op.within)
+        changes = {name: value for name, value in op.changes.items() if getattr(job, name) != value}
+        return self._unit.write(job, moves.edit(job, changes), op.actor) if changes else job
+
+    def _erase(self, op: Erase) -> Reply:
+        job = self._unit.known(op.job_id, op.within)
+        moves.check_erase(job)
+        if blocked.has_live_child(self._unit, job.id):
+            raise Conflict(f"Job {job.id} has children that have not ended. Erase it when they have.", job_id=job.id)
+        self._unit.note("job_state_changed", "erase", job, job, op.actor)
+        self._unit.flush()
+        forget_jobs(self._unit, [job.id])
+        return job
 
     def _revoke(self, op: RevokeToken) -> Reply:
         token = token_named(self._unit, op.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.errors import IdempotencyConflict
-from oaken_jobs.store.base import IDEMPOTENT_MS, Once
+from oaken_jobs.store.base import IDEMPOTENT_MS, Begin, Once, Settle
 from oaken_jobs.store.sqlite.unit import Unit
 
 
@@ -29,6 +29,22 @@ def remember(unit: Unit, once: Once, answer: str) -> None:
         "insert or replace into idempotency values (?, ?, ?, ?, ?)",
         (once.holder, once.key, once.hash, unit.now, answer),
     )
+
+
+def begin(unit: Unit, op: Begin) -> str | None:
+    """As `Begin` says."""
+    kept = recall(unit, op.once)
+    if kept is None:
+        remember(unit, op.once, "")
+    return kept
+
+
+def settle(unit: Unit, op: Settle) -> None:
+    """As `Settle` says."""
+    if op.answer is not None:
+        remember(unit, op.once, op.answer)
+    else:
+        unit.db.execute("delete from idempotency where holder = ? and key = ?", (op.once.holder, op.once.key))
 
 
 def forget(unit: Unit, limit: int) -> int:

@@ -10,8 +10,10 @@ select id from jobs j where finished_at is not null and finished_at < ?
   and not exists (select 1 from jobs c where c.parent_id = j.id and c.state in ('queued', 'running'))
 order by finished_at limit ?"""
 """Jobs that ended before a moment, but for those that children still belong to."""
-OLD_ROWS = "select id from activity where id <= ? and at < ? and job_id is null order by id limit ?"
-"""What was said of queues, tokens, agents and plugins."""
+OLD_ROWS = """
+select id from activity a where id <= ? and at < ? and (job_id is null or not exists (select 1 from jobs where id = a.job_id))
+order by id limit ?"""
+"""What was said of queues, tokens, agents, plugins, and jobs that were erased."""
 OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ?"
 OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ? order by at limit ?)"
 FORGOTTEN = "activity_forgotten"
@@ -34,16 +36,21 @@ def prune(unit: Unit, op: Prune) -> int:
     rows = [row[0] for row in db.execute(OLD_ROWS, (newest - op.replayable, op.before, op.limit)).fetchall()]
     forgotten = list(rows)
     if ids:
-        gone = json_array(ids)
-        forgotten += [row[0] for row in db.execute(OF_JOBS, (gone, newest - op.replayable)).fetchall()]
-        for table in _BELONGING:
-            db.execute(f"delete from {table} where job_id in (select value from json_each(?))", (gone,))
-        db.execute("delete from jobs where id in (select value from json_each(?))", (gone,))
-        for job_id in ids:
-            unit.gone(job_id)
+        forgotten += [row[0] for row in db.execute(OF_JOBS, (json_array(ids), newest - op.replayable)).fetchall()]
+        forget_jobs(unit, ids)
     if forgotten:
         db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
         db.execute(_MARK, (FORGOTTEN, max(forgotten)))
     lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
     audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
     return max(len(ids), len(rows), lines, audits)
+
+
+def forget_jobs(unit: Unit, ids: list[int]) -> None:
+    """Deletes jobs with all that belongs to them, but for their activity."""
+    gone = json_array(ids)
+    for table in _BELONGING:
+        unit.db.execute(f"delete from {table} where job_id in (select value from json_each(?))", (gone,))
+    unit.db.execute("delete from jobs where id in (select value from json_each(?))", (gone,))
+    for job_id in ids:
+        unit.gone(job_id)

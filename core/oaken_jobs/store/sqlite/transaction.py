@@ -18,11 +18,14 @@ from oaken_jobs.store.base import (
     Answer,
     Audit,
     Beat,
+    Begin,
     Cancel,
     Claim,
     Drain,
+    Edit,
     Emit,
     Enqueue,
+    Erase,
     Finish,
     Fire,
     FireOne,
@@ -43,11 +46,12 @@ from oaken_jobs.store.base import (
     SeeAgents,
     SetHealth,
     SetPaused,
+    Settle,
     Sweep,
     Unregister,
     UseTokens,
 )
-from oaken_jobs.store.sqlite import schedules
+from oaken_jobs.store.sqlite import once, schedules
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.changes import Changes, named
 from oaken_jobs.store.sqlite.claims import Claims
@@ -71,6 +75,8 @@ _STAGES: dict[type, int] = {
     KeepLabels: _ADMINISTER,
     Audit: _ADMINISTER,
     Drain: _ADMINISTER,
+    Begin: _ADMINISTER,
+    Settle: _ADMINISTER,
     KeepLog: _ADMINISTER,
     SetHealth: _ADMINISTER,
     ForgetHealth: _ADMINISTER,
@@ -84,6 +90,8 @@ _STAGES: dict[type, int] = {
     Cancel: _CHANGE,
     Answer: _CHANGE,
     Adopt: _CHANGE,
+    Edit: _CHANGE,
+    Erase: _CHANGE,
     RevokeToken: _CHANGE,
     Requeue: _REQUEUE,
     FireOne: _FIRE,
@@ -157,6 +165,11 @@ class Transaction:
             return prune(self._unit, op)
         if isinstance(op, RemoveSchedule):
             schedules.remove(self._unit, op)
+            return None
+        if isinstance(op, Begin):
+            return once.begin(self._unit, op)
+        if isinstance(op, Settle):
+            once.settle(self._unit, op)
             return None
         return administer(self._unit, op)
 

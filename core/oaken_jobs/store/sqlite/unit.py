@@ -35,7 +35,7 @@ _ACTIVITY = ACTIVITY_WRITTEN[1:]
 _BEGUN = ("job_id", "epoch", "attempt", "agent", "holder", "nonce", "started_at")
 _PROGRESS = ("job_id", "at", "percent", "message", "epoch")
 _ATTEMPT_KEY = ("job_id", "epoch")
-_TOLD = frozenset(("requeue", "answer", "resume"))
+_TOLD = frozenset(("requeue", "answer", "resume", "edit"))
 """Verbs that are changes although the state may stay what it was."""
 _ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
 
