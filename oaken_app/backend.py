@@ -14,13 +14,14 @@ from typing import TypeVar
 
 import httpx2
 
+from oaken_app import vault
 from oaken_app.compose import core_of
 from oaken_jobs import config, plugins
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
 from oaken_swarm.app import App
-from oaken_swarm.client import DEFAULT_TRIES, NO_TOKEN, Client
+from oaken_swarm.client import DEFAULT_TRIES, Client, base_url
 
 T = TypeVar("T")
 
@@ -56,9 +57,14 @@ async def connected(data_dir: Path | None, *, stays: bool = False) -> AsyncGener
     settings = config.load(data_dir)
     tries = 1 if stays else DEFAULT_TRIES
     if settings.url is not None and data_dir is None:
-        async with Client(settings.url, settings.token, tries=tries) as client:
-            if not client.has_token:
-                raise Unauthenticated(f"OAKEN_URL is set ({client.url}), OAKEN_TOKEN is not. {NO_TOKEN}")
+        url = base_url(settings.url)
+        token = settings.token or await asyncio.to_thread(vault.of_server(url).find)
+        if token is None:
+            raise Unauthenticated(
+                f"OAKEN_URL is set ({url}), but there is no token for it: `oaken login {url}` keeps one, or set OAKEN_TOKEN. "
+                "`oaken token create NAME --role agent` makes one."
+            )
+        async with Client(url, token, tries=tries) as client:
             yield client
         return
     async with core_on(data_dir) as core:

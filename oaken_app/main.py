@@ -43,7 +43,11 @@ COMMANDS: dict[str, Command] = {
     "watch": Command("oaken_app.watch", "app", "Show what happens, as it happens."),
     "events": Command("oaken_app.events", "app", "Read the event log of a data folder."),
     "log": Command("oaken_app.log", "app", "Read what servers, runners and MCP servers have logged."),
-    "token": Command("oaken_app.token", "app", "Make, list and revoke the tokens that agents and people call with."),
+    "token": Command(
+        "oaken_app.token", "app", "Make, list, rotate and revoke the tokens that agents and people call with."
+    ),
+    "login": Command("oaken_app.login", "login", "Keep a token for a server elsewhere, so that OAKEN_URL suffices."),
+    "logout": Command("oaken_app.login", "logout", "Forget the token for a server elsewhere."),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 

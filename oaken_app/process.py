@@ -1,8 +1,8 @@
 """Composes a process out of its parts and owns their start and stop.
 
-Start: address, database, duties, plugins, runner, HTTP server. Stop: no new requests, and those that wait are answered; duties;
-runner, with its grace; plugins; streams and handlers of events; the database. Each step is logged; nothing touches the database
-afterwards, and the line that says the process has stopped is the last.
+Start: address, database, the first token, duties, plugins, runner, HTTP server. Stop: no new requests, and those that wait are
+answered; duties; runner, with its grace; plugins; streams and handlers of events; the database. Each step is logged; nothing touches
+the database afterwards, and the line that says the process has stopped is the last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Literal
 
+from oaken_app.admin import make_admin
 from oaken_app.compose import core_of
 from oaken_jobs import plugins
 from oaken_jobs.config import Settings
@@ -24,6 +25,7 @@ from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
+from oaken_swarm.exposure import exposure, tls
 from oaken_swarm.server import Server
 
 log = logging.getLogger("oaken.process")
@@ -41,8 +43,12 @@ class Process:
         self._loaded = plugins.load(settings)
         self.core = core_of(settings, self._loaded.rules, role)
         self._server: Server | None = None
+        self._exposed: str | None = None
         if role == "serve":
-            self._server = Server(App(self.core, settings.server), settings.server.host, settings.server.port)
+            self._exposed = exposure(settings.server)
+            certificate = tls(settings.server, settings.data_dir)
+            app = App(self.core, settings.server)
+            self._server = Server(app, settings.server.host, settings.server.port, certificate)
         self._runner: Runner | None = None
         self._plugins: AtWork | None = None
         if runner or role == "runner":
@@ -54,7 +60,7 @@ class Process:
 
     @property
     def address(self) -> str | None:
-        """`http://host:port`; None for a process that does not serve."""
+        """`http://host:port`, or with `https`; None for a process that does not serve."""
         return self._server.address if self._server is not None else None
 
     async def start(self) -> None:
@@ -69,10 +75,16 @@ class Process:
         try:
             if self._server is not None:
                 self._server.bind()
+                if self._exposed is not None:
+                    log.warning("%s", self._exposed)
             await self.core.open()
             if (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)
             log.info("database open in %s", self.settings.data_dir)
+            if self._server is not None:
+                await make_admin(self.core.tokens, self.settings.data_dir)
+                # Tokens that another process revokes are worthless here at once, not when they are read again.
+                self.core.follower.watch(True)
             await self.core.start_duties()
             log.info("duties begun")
             if self._plugins is not None:

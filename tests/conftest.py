@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from oaken_jobs.core import Core
 from tests.service import RULES, Service, serve
+
+# No test writes into the keyring of whoever runs it, nor do the processes it starts.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
 
 
 @pytest.fixture

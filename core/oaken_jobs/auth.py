@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Collection
+
+import orjson
 
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated
-from oaken_jobs.model import DEFAULT_WORKSPACE, ROLES, Actor, Principal
-from oaken_jobs.store.base import AddToken, RevokeToken, Store, TokenRow
+from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+from oaken_jobs.model import DEFAULT_WORKSPACE, NO_LIMITS, ROLES, Actor, Limits, Principal
+from oaken_jobs.requests import MAX_TOKEN_SECONDS
+from oaken_jobs.store.base import AddToken, RevokeToken, RotateToken, Store, TokenRow, UseTokens
 
 PREFIX = "oak_"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -20,6 +25,10 @@ CACHE_SECONDS = 0.25
 """How long a token revoked by another process may still be taken. (A claim looks by itself, and hands it nothing.)"""
 MISS_SECONDS = 0.02
 """How soon the tokens are read again for one that is not known: it may have been made by another process just now."""
+USED_MS = 60_000
+"""How exactly it is known when a token was last used."""
+LOOK_SECONDS = 0.02
+"""Between two looks at whether tokens that somebody waits with are still good, where other processes commit all the time."""
 
 MAY: dict[str, frozenset[str]] = {
     "read": frozenset({"viewer", "user", "admin"}),
@@ -92,7 +101,7 @@ def hash_token(token: str) -> str:
 
 
 class Tokens:
-    """Creates, lists, revokes and checks tokens."""
+    """Creates, lists, rotates, revokes and checks tokens, and tells when one that somebody waits with is good no more."""
 
     def __init__(self, store: Store, commit: Committer, clock: Clock) -> None:
         self._store = store
@@ -100,6 +109,11 @@ class Tokens:
         self._clock = clock
         self._by_hash: dict[str, TokenRow] = {}
         self._read_at: float | None = None
+        self._changes = 0
+        self._used: dict[str, int] = {}
+        self._waiting: dict[asyncio.Future[None], str] = {}
+        """Who waits for the end of a token, by its hash."""
+        self._looking: asyncio.Task[None] | None = None
 
     async def create(
         self,
@@ -110,9 +124,10 @@ class Tokens:
         kind: str | None = None,
         expires_in: float | None = None,
         workspace: str | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> tuple[TokenRow, str]:
         """A new token and its secret, which is never shown again. `expires_in` in seconds. With `workspace` it sees and touches
-        nothing of any other.
+        nothing of any other; `limits` bound what it leases.
 
         Raises `InvalidRequest` for a bad name or role, `Conflict` where the name was ever used.
         """
@@ -125,21 +140,34 @@ class Tokens:
             raise InvalidRequest(f"roles {unknown or roles!r}: name at least one of {', '.join(ROLES)}.")
         if kind not in (None, "user", "agent"):
             raise InvalidRequest(f"kind {kind!r} is neither user nor agent.")
-        if expires_in is not None and not 0 < expires_in <= 3_650 * 86_400:
-            raise InvalidRequest(f"expires_in {expires_in!r} must be between 1 second and ten years, in seconds.")
         secret = new_token()
-        actor_kind = kind or ("agent" if set(roles) == {"agent"} else "user")
-        expires_at = None if expires_in is None else self._clock.now() + round(expires_in * 1000)
         ordered = tuple(role for role in ROLES if role in roles)
-        op = AddToken(name, actor_kind, ordered, hash_token(secret), expires_at, actor, workspace)
+        op = AddToken(
+            name,
+            kind or actor_kind(ordered),
+            ordered,
+            hash_token(secret),
+            self._end(expires_in),
+            actor,
+            workspace,
+            limits,
+        )
         row = await self._commit.call(op)
-        self._read_at = None
+        self.forget()
+        return row, secret
+
+    async def rotate(self, actor: Actor, name: str, *, expires_in: float | None = None) -> tuple[TokenRow, str]:
+        """The token with a new secret, which is shown this once; the old one is worthless at once. Limits, leases and, unless
+        `expires_in` (seconds) says otherwise, its end stay. Raises `NotFound`, `Conflict` where it was revoked or has expired."""
+        secret = new_token()
+        row = await self._commit.call(RotateToken(name, hash_token(secret), self._end(expires_in), actor))
+        self.forget()
         return row, secret
 
     async def revoke(self, actor: Actor, name: str) -> TokenRow:
         """Ends a token; its leases are given back unharmed. Raises `NotFound`."""
         row = await self._commit.call(RevokeToken(name, actor))
-        self._read_at = None
+        self.forget()
         return row
 
     async def list(self) -> list[TokenRow]:
@@ -156,21 +184,109 @@ class Tokens:
         row = (await self._rows(CACHE_SECONDS)).get(digest) or (await self._rows(MISS_SECONDS)).get(digest)
         if row is None or not hmac.compare_digest(row.hash, digest):
             raise Unauthenticated("This token is not known here. Check that it is complete and made for this server.")
+        now = self._clock.now()
         if row.revoked_at is not None:
             raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
-        if row.expires_at is not None and row.expires_at <= self._clock.now():
+        if row.expires_at is not None and row.expires_at <= now:
             raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
+        if row.last_used_at is None or now - row.last_used_at >= USED_MS:
+            self._used[row.name] = now
         return Principal(
-            Actor(row.kind, row.name, via), frozenset(row.roles.split(",")), workspace=row.workspace, by_token=True
+            Actor(row.kind, row.name, via),
+            frozenset(row.roles.split(",")),
+            workspace=row.workspace,
+            by_token=True,
+            limits=_limits(row),
         )
 
+    async def ended(self, token: str) -> None:
+        """Returns when the token is good no more: revoked, rotated, expired or unknown."""
+        digest = hash_token(token)
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[end] = digest
+        row = (await self._rows(CACHE_SECONDS)).get(digest)
+        timer = None
+        if row is not None and row.expires_at is not None:
+            timer = self._clock.call_later(max(0, row.expires_at - self._clock.now()) / 1000, self.forget)
+        try:
+            if self._good(digest):
+                await end
+        finally:
+            self._waiting.pop(end, None)
+            if timer is not None:
+                timer.cancel()
+
     def forget(self) -> None:
-        """Says that another process may have changed tokens."""
+        """Says that tokens may have changed, by this process or another."""
         self._read_at = None
+        self._changes += 1
+        if self._waiting and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="tokens")
+
+    async def flush(self) -> None:
+        """Writes down when tokens were last used; each of them once a minute at most."""
+        used, self._used = self._used, {}
+        if used:
+            await self._commit.call(UseTokens(used))
+
+    async def _look(self) -> None:
+        """Ends the waiting for tokens that are good no more."""
+        while self._waiting and self._read_at is None:
+            try:
+                await self._rows(0)
+            except Unavailable:
+                return  # looked at again with the next change
+            for end, digest in [*self._waiting.items()]:
+                if not end.done() and not self._good(digest):
+                    end.set_result(None)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _good(self, digest: str) -> bool:
+        row = self._by_hash.get(digest)
+        if row is None or row.revoked_at is not None:
+            return False
+        return row.expires_at is None or row.expires_at > self._clock.now()
 
     async def _rows(self, no_older_than: float) -> dict[str, TokenRow]:
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at > no_older_than:
+            changes = self._changes
             self._by_hash = {row.hash: row for row in await self._store.tokens()}
-            self._read_at = now
+            if changes == self._changes:  # else they may have changed behind what was read
+                self._read_at = now
         return self._by_hash
+
+    def _end(self, expires_in: float | None) -> int | None:
+        if expires_in is None:
+            return None
+        if not 0 < expires_in <= MAX_TOKEN_SECONDS:
+            raise InvalidRequest(f"expires_in {expires_in!r} must be between 1 second and ten years, in seconds.")
+        return self._clock.now() + round(expires_in * 1000)
+
+
+def actor_kind(roles: Collection[str]) -> str:
+    """What a caller with these roles is, unless its token says otherwise."""
+    return "agent" if set(roles) == {"agent"} else "user"
+
+
+def allowed(limit: tuple[str, ...] | None, asked: Collection[str] | None, what: str) -> tuple[str, ...] | None:
+    """The queues or kinds (`what`) that a lease request means: those asked for, else all that its token is limited to; None for any.
+    Raises `Forbidden` for one outside of the limit."""
+    if asked is None:
+        return limit
+    outside = [] if limit is None else sorted(set(asked).difference(limit))
+    if outside:
+        raise Forbidden(
+            f"This token does not lease from the {what} {', '.join(outside)}; it is limited to {', '.join(limit or ())}. "
+            f"Name some of these, or leave {what} out.",
+            allowed=[*(limit or ())],
+        )
+    return tuple(sorted(set(asked)))
+
+
+def _limits(row: TokenRow) -> Limits:
+    if row.queues is None and row.kinds is None and row.max_leases is None and row.max_per_hour is None:
+        return NO_LIMITS
+    queues = None if row.queues is None else tuple(orjson.loads(row.queues))
+    kinds = None if row.kinds is None else tuple(orjson.loads(row.kinds))
+    return Limits(queues, kinds, row.max_leases, row.max_per_hour)

@@ -70,13 +70,19 @@ class _Section(BaseModel):
 
 
 class ServerSettings(_Section):
-    """`[server]`: where it listens, and which Host and Origin headers it takes besides its own."""
+    """`[server]`: where it listens, by TLS or behind what, and which Host and Origin headers it takes besides its own."""
 
     host: str = _text("127.0.0.1", 253)
     port: int = _whole(8787, 0, 65_535)
     """0 takes a free one."""
     allowed_hosts: list[str] = _texts()
     allowed_origins: list[str] = _texts()
+    behind_proxy: bool = _switch(False)
+    """Whether a proxy stands before it, which says in X-Forwarded-For where calls come from."""
+    tls_cert: str | None = _text(None, 4096)
+    """A file with the certificate and what it is signed by; relative to the data folder."""
+    tls_key: str | None = _text(None, 4096)
+    """A file with its key, where it is not in the same one."""
 
 
 class JobsSettings(_Section):

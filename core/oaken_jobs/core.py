@@ -61,7 +61,7 @@ class Core:
         self.schedules = Schedules(store, self.commit)
         self.scheduler = Scheduler(store, self.commit, clock)
         self.pruner = Pruner(store, self.commit, clock, trace)
-        self.maintenance = Maintenance(store, self.commit, self.jobs, clock, role)
+        self.maintenance = Maintenance(store, self.commit, self.jobs, self.tokens, clock, role)
         self.bus = Bus(store, self.follower)
         self.event_log: EventLog | None = None
         if log.events_file:

@@ -84,6 +84,8 @@ class Leasing(Reader):
         leases again that still live, and nothing new.
         """
         auth.require(who, "lease")
+        queues = auth.allowed(who.limits.queues, queues, "queues")
+        kinds = auth.allowed(who.limits.kinds, kinds, "kinds")
         not_kinds: tuple[str, ...] = ()
         if not who.runner:
             not_kinds = self.rules.internal
@@ -98,8 +100,8 @@ class Leasing(Reader):
             actor=who.actor,
             max=max,
             lease_ms=round(lease_seconds * 1000) if lease_seconds is not None else None,
-            queues=tuple(sorted(set(queues))) if queues is not None else None,
-            kinds=tuple(sorted(set(kinds))) if kinds is not None else None,
+            queues=queues,
+            kinds=kinds,
             not_kinds=not_kinds if kinds is None else (),
             within=who.workspace,
             by_token=who.by_token,
@@ -119,6 +121,18 @@ class Leasing(Reader):
         for lease in leases:
             self._leased_kinds.add(lease.job.kind)
         return leases
+
+    async def limited(self, who: Principal) -> str | None:
+        """Why this caller gets no jobs for now, where that is for the limits of its token; None where it is not."""
+        _, _, max_leases, max_per_hour = who.limits
+        if max_leases is None and max_per_hour is None:
+            return None
+        live, last_hour = await self._store.leases_of(who.holder, self.now())
+        if max_leases is not None and live >= max_leases:
+            return f"max_leases: this token holds {live} jobs, and may hold {max_leases}; finish one, then lease again"
+        if max_per_hour is not None and last_hour >= max_per_hour:
+            return f"max_per_hour: this token has leased {last_hour} jobs within the hour, and may lease {max_per_hour}; try again later"
+        return None
 
     async def resume(self, who: Principal, *, lease_seconds: float | None = None) -> list[Leased]:
         """This very agent's own living leases again, each under a new id that makes the old one worthless; for one that has lost its

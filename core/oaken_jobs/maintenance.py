@@ -1,7 +1,7 @@
 """Duties that every long-lived process does, idempotently, after a cheap look whether anything is due.
 
-Each second: take back expired leases, write down what agents did. Every ten: say that this process lives. (A jump of the machine's
-clock, or that this process stood still, is noticed by the store, before anything is judged by it.)
+Each second: take back expired leases, write down what agents did and which tokens were used. Every ten: say that this process lives.
+(A jump of the machine's clock, or that this process stood still, is noticed by the store, before anything is judged by it.)
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import secrets
 import socket
 
 from oaken_jobs import __version__
+from oaken_jobs.auth import Tokens
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.jobs import Jobs
@@ -32,11 +33,12 @@ class Maintenance(Loop):
     their workers could not reach it. At its end it says that this process is gone.
     """
 
-    def __init__(self, store: Store, commit: Committer, jobs: Jobs, clock: Clock, role: str) -> None:
+    def __init__(self, store: Store, commit: Committer, jobs: Jobs, tokens: Tokens, clock: Clock, role: str) -> None:
         super().__init__("maintenance", self.tick, clock, TICK_SECONDS)
         self._store = store
         self._commit = commit
         self._jobs = jobs
+        self._tokens = tokens
         self._role = role
         self._process = secrets.token_hex(8)
         self._started_at = clock.now()
@@ -52,16 +54,20 @@ class Maintenance(Loop):
     async def _end(self) -> None:
         await super()._end()
         self._store.steady = False
-        await self._jobs.flush()
+        await self._flush()
         await self._commit.call(Unregister(self._process))
 
     async def tick(self) -> None:
         """One round of all duties that are due."""
         while await self._commit.call(Sweep(SWEEP_BATCH)) == SWEEP_BATCH:
             pass
-        await self._jobs.flush()
+        await self._flush()
         if self._registered_at is None or self._clock.monotonic() - self._registered_at >= REGISTER_SECONDS:
             await self._register()
+
+    async def _flush(self) -> None:
+        await self._jobs.flush()
+        await self._tokens.flush()
 
     async def _register(self) -> list[ProcessRow]:
         """The other living processes."""

@@ -66,6 +66,20 @@ class Actor(NamedTuple):
 SYSTEM = Actor("system", "oaken", "worker")
 
 
+class Limits(NamedTuple):
+    """What bounds the leasing of a token; None for no bound."""
+
+    queues: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = None
+    max_leases: int | None = None
+    """Live leases, of all instances together."""
+    max_per_hour: int | None = None
+    """Leases that were handed out in the last hour."""
+
+
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A caller as the doors know it: the actor, what it may do, and the instance that holds its leases.
@@ -82,6 +96,7 @@ class Principal:
     workspace: str | None = None
     by_token: bool = False
     """It came with a token, which may have been revoked since."""
+    limits: Limits = NO_LIMITS
 
     @property
     def name(self) -> str:

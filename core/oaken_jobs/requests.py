@@ -14,12 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError
 
 from oaken_jobs.errors import InvalidRequest
-from oaken_jobs.model import MAX_PRIORITY, PRIORITIES
+from oaken_jobs.model import MAX_PRIORITY, PRIORITIES, Limits
 from oaken_jobs.redaction import clean
 
 MAX_SECONDS = 366 * 86_400
 """The longest delay, deferral or wait that can be asked for: a year."""
 MAX_LEASE_SECONDS = 86_400
+MAX_TOKEN_SECONDS = 3_650 * 86_400
 MAX_ID = 2**53
 MAX_PAGE = 500
 DEFAULT_PAGE = 50
@@ -89,6 +90,7 @@ Text = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX
 QuestionText = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=MAX_QUESTION)]
 Id = Annotated[int, Field(gt=0, le=MAX_ID)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+TokenSeconds = Annotated[float, Field(gt=0, le=MAX_TOKEN_SECONDS, allow_inf_nan=False)]
 MomentText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=40)]
 Moment = Annotated[int, PlainValidator(_moment, json_schema_input_type=MomentText)]
 PriorityNumber = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
@@ -315,7 +317,24 @@ class TokenRequest(Request):
     roles: Annotated[list[Literal["viewer", "user", "agent", "admin"]], Field(min_length=1, max_length=4)]
     kind: Literal["user", "agent"] | None = None
     workspace: Workspace | None = None
-    expires_in: Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)] | None = None
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | None = None
+    kinds: Annotated[list[Kind], Field(min_length=1, max_length=100)] | None = None
+    max_leases: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    max_per_hour: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    expires_in: TokenSeconds | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds its leasing."""
+        queues = None if self.queues is None else tuple(sorted(set(self.queues)))
+        kinds = None if self.kinds is None else tuple(sorted(set(self.kinds)))
+        return Limits(queues, kinds, self.max_leases, self.max_per_hour)
+
+
+class RotateRequest(Request):
+    """Another secret for a token; with `expires_in` it also lasts so many seconds from now."""
+
+    expires_in: TokenSeconds | None = None
 
 
 class LabelsRequest(Request):

@@ -324,8 +324,14 @@ def token(row: TokenRow) -> Json:
         "roles": row.roles.split(","),
         "created_at": iso(row.created_at),
         "workspace": row.workspace,
+        "queues": orjson.loads(row.queues) if row.queues else None,
+        "kinds": orjson.loads(row.kinds) if row.kinds else None,
+        "max_leases": row.max_leases,
+        "max_per_hour": row.max_per_hour,
         "expires_at": iso(row.expires_at),
         "revoked_at": iso(row.revoked_at),
+        "rotated_at": iso(row.rotated_at),
+        "last_used_at": iso(row.last_used_at),
     }
 
 

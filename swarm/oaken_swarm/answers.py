@@ -243,7 +243,10 @@ class Lease(Shape):
 
 
 class Leases(Shape):
+    """`limited` says why there are none, where that is for the limits of the token."""
+
     leases: list[Lease]
+    limited: str | None = None
 
 
 class Beaten(Shape):
@@ -391,11 +394,21 @@ class Kinds(Shape):
     kinds: list[Kind]
 
 
+class Limits(Shape):
+    """What bounds the leasing of a token; null for no bound."""
+
+    queues: list[str] | None
+    kinds: list[str] | None
+    max_leases: Count | None
+    max_per_hour: Count | None
+
+
 class Me(Shape):
     name: str
     actor: Actor
     workspace: str | None
     roles: list[Role]
+    limits: Limits
     may: list[str]
 
 
@@ -411,7 +424,7 @@ class Meta(Shape):
     plugins: list[Plugin]
 
 
-class Token(Shape):
+class Token(Limits):
     """Never the secret, nor its hash."""
 
     name: str
@@ -421,6 +434,8 @@ class Token(Shape):
     workspace: str | None
     expires_at: Moment | None
     revoked_at: Moment | None
+    rotated_at: Moment | None
+    last_used_at: Moment | None
 
 
 class NewToken(Token):

@@ -22,8 +22,10 @@ from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
 from oaken_swarm.body import AT_ONCE, Many, Size, read_json
 from oaken_swarm.call import Answer, Call, ClientGone, Stream, kept_answer, replayed
+from oaken_swarm.callers import Callers, address_of
 from oaken_swarm.guard import Guard
 from oaken_swarm.paths import BodySize, Paths, Route
+from oaken_swarm.polls import Polls
 from oaken_swarm.problems import problem_answer
 from oaken_swarm.query import read_query
 from oaken_swarm.routes import ROUTES
@@ -60,6 +62,9 @@ class App:
         self._core = core
         self._local = local
         self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
+        self._behind_proxy = server.behind_proxy
+        self._callers = Callers(core.tokens, core.clock)
+        self._polls = Polls(core.clock)
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})
         self._waits = Waits()
@@ -87,11 +92,12 @@ class App:
             path = scope.get("raw_path", b"").decode("ascii")
             headers = _Headers(scope)
             self._guard.check(headers.hosts, headers.origin)
+            address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
             mounted = self._mounts.get(path.split("/", 2)[1]) if self._mounts else None
             if mounted is not None:
                 await mounted(scope, receive, send)
                 return
-            answer = await self._answer(scope, path, headers, receive)
+            answer = await self._answer(scope, path, headers, receive, address)
             if isinstance(answer, Stream):
                 await self._pour(answer, receive, send)
                 return
@@ -125,7 +131,7 @@ class App:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
 
         try:
-            waited = await self._streams.run(receive, pour())
+            waited = await self._streams.run(receive, pour(), stream.ended())
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -136,17 +142,21 @@ class App:
         if not waited.gone:
             await send({"type": "http.response.body", "body": b""})
 
-    async def _answer(self, scope: Scope, path: str, headers: _Headers, receive: Receive) -> Answer | Stream:
+    async def _answer(
+        self, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
+    ) -> Answer | Stream:
         if self._stopping:
             raise Unavailable("Oaken is stopping. Try again when it is back.")
         route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
         token = None if route.open else headers.token
-        who = self._local or (_NOBODY if route.open else await self._core.tokens.authenticate(token, "http"))
+        who = self._local or (_NOBODY if route.open else await self._callers.authenticate(token, address))
         if route.needs is not None:
             auth.require(who, route.needs)
-        call = Call(self._core, self._waits, receive, who, None if self._local else token, params)
+        call = Call(
+            self._core, self._callers, self._polls, self._waits, receive, who, None if self._local else token, params
+        )
         call.last_event_id = headers.last_event_id
         if headers.idempotency_key is not None and route.writes:
             call.idempotency_key = read(_Key, {"Idempotency-Key": headers.idempotency_key}).key
@@ -192,7 +202,16 @@ _INTERNAL = "Something went wrong inside Oaken; the server's log says what."
 class _Headers:
     """The headers that matter here, from one pass over them all."""
 
-    __slots__ = ("content_encoding", "content_type", "hosts", "idempotency_key", "last_event_id", "origin", "token")
+    __slots__ = (
+        "content_encoding",
+        "content_type",
+        "forwarded_for",
+        "hosts",
+        "idempotency_key",
+        "last_event_id",
+        "origin",
+        "token",
+    )
 
     def __init__(self, scope: Scope) -> None:
         self.hosts: list[bytes] = []
@@ -202,6 +221,7 @@ class _Headers:
         self.content_encoding: bytes | None = None
         self.idempotency_key: str | None = None
         self.last_event_id: str | None = None
+        self.forwarded_for: bytes | None = None
         for name, value in scope["headers"]:
             if name == b"host":
                 self.hosts.append(value)
@@ -218,6 +238,8 @@ class _Headers:
                 self.idempotency_key = value.decode("latin-1")
             elif name == b"last-event-id":
                 self.last_event_id = value.decode("latin-1")
+            elif name == b"x-forwarded-for":
+                self.forwarded_for = value  # of several the last, which the nearest proxy has added
 
 
 def _sizes(core: Core) -> dict[BodySize, Size]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -16,7 +17,9 @@ from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Principal
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_ID
-from oaken_swarm.waits import Waits
+from oaken_swarm.callers import Callers
+from oaken_swarm.polls import Polls
+from oaken_swarm.waits import Waited, Waits
 
 _ID = re.compile(r"[0-9]{1,16}", re.ASCII)
 
@@ -31,9 +34,10 @@ class Answer(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A response that goes on: parts of an event stream, until they end, the client goes or the server stops."""
+    """A response that goes on: parts of an event stream, until they end, the client goes, `ended` returns or the server stops."""
 
     parts: AsyncGenerator[bytes]
+    ended: Callable[[], Coroutine[Any, Any, None]]
 
 
 REPLAYED = ((b"idempotency-replayed", b"true"),)
@@ -65,6 +69,8 @@ class Call:
     """What a route gets besides its body or query: the core, who calls, and the parameters in the path."""
 
     core: Core
+    callers: Callers
+    polls: Polls
     waits: Waits
     receive: Receive
     who: Principal
@@ -81,11 +87,22 @@ class Call:
             raise NotFound(f"There is no job {clean(text, 40)!r}; the id of a job is a whole number from 1.")
         return int(text)
 
+    async def wait(self, work: Coroutine[Any, Any, Any]) -> Waited:
+        """Does `work` as `Waits.run` does, until the token is good no more at the latest; then `check_token` raises."""
+        return await self.waits.run(self.receive, work, self.ended())
+
+    async def ended(self) -> None:
+        """Returns when the token is good no more; never for a local caller."""
+        if self.token is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await self.callers.ended(self.token)
+
     async def check_token(self) -> None:
         """Raises `Unauthenticated` where the token was revoked or has expired since the call began."""
         if self.token is None:
             return  # a local caller
-        await self.core.tokens.authenticate(self.token, "http")
+        await self.callers.check(self.token)
 
 
 def unquoted(segment: str) -> str:

@@ -93,7 +93,7 @@ class Client:
         rng: random.Random | None = None,
     ) -> None:
         """`transport`, `clock` and `rng` are for tests. Raises `ConfigError` for a URL or a token that is none."""
-        self.url = _base(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
+        self.url = base_url(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
         self.instance = instance
         self._token = _token(token or os.environ.get("OAKEN_TOKEN"))
         self._timeout = timeout
@@ -283,7 +283,8 @@ class Client:
         lease_seconds: float | None = None,
         wait_seconds: float = 0,
     ) -> Json:
-        """Takes up to `max` jobs, waiting up to `wait_seconds` for the first: `{"leases"}`, empty when none came.
+        """Takes up to `max` jobs, waiting up to `wait_seconds` for the first: `{"leases"}`, empty when none came; with
+        `limited`, why, where that is for the limits of the token.
 
         `agent` is `name` or `name/instance`; unless given, the token's name with this client's `instance`, if any.
         """
@@ -450,8 +451,13 @@ class Client:
     # Tokens
 
     async def create_token(self, name: str, roles: Sequence[str], **fields: Any) -> Json:
-        """`{"name", "token", …}`: the only time that the token is shown. For admins."""
+        """`{"name", "token", …}`: the only time that the token is shown. `fields` are those of `POST /tokens`. For admins."""
         return await self._call("POST", "/tokens", {"name": name, "roles": list(roles), **fields})
+
+    async def rotate_token(self, name: str, **fields: Any) -> Json:
+        """The token with a new secret, `{"name", "token", …}`, shown this once; the old one is worthless at once. `expires_in`:
+        seconds that it lasts from now. For admins."""
+        return await self._call("POST", f"/tokens/{_part(name)}/rotate", fields)
 
     async def tokens(self) -> Json:
         """`{"tokens"}`, without the tokens themselves. For admins."""
@@ -567,7 +573,8 @@ class Client:
         )
 
 
-def _base(url: str) -> str:
+def base_url(url: str) -> str:
+    """The address of a server as it is used, however it was written. Raises `ConfigError` for what is none."""
     url = url.strip().rstrip("/").removesuffix("/v1")
     try:
         parts = urlsplit(url)

@@ -33,6 +33,8 @@ def problem_answer(error: OakenError) -> Answer:
         headers.append((b"allow", ", ".join(error.details["allow"]).encode()))
     elif error.status == 413:
         headers.append((b"connection", b"close"))  # the rest of the body may still be on its way
+    elif error.status == 429:
+        headers.append((b"retry-after", b"%d" % error.details["retry_after"]))
     elif error.status == 503:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
     return Answer(orjson.dumps(problem(error)), error.status, tuple(headers), b"application/problem+json")

@@ -15,6 +15,7 @@ import uvicorn
 
 from oaken_jobs.errors import ConfigError
 from oaken_swarm.app import App
+from oaken_swarm.exposure import Tls
 
 _HTTPTOOLS = find_spec("httptools") is not None
 if TYPE_CHECKING or _HTTPTOOLS:
@@ -42,8 +43,9 @@ LINGER_SECONDS = 1.0
 class Server:
     """Serves one application at one address. `bind`, then `start`; `stop` is idempotent."""
 
-    def __init__(self, app: App, host: str, port: int) -> None:
+    def __init__(self, app: App, host: str, port: int, tls: Tls | None = None) -> None:
         self._app = app
+        self._tls = tls
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None
@@ -61,9 +63,9 @@ class Server:
 
     @property
     def address(self) -> str:
-        """`http://host:port`, with the port that was taken."""
+        """`http://host:port`, or with `https`, with the port that was taken."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
 
     async def start(self) -> None:
         """Returns when calls are answered."""
@@ -79,6 +81,8 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            ssl_certfile=self._tls.cert if self._tls else None,
+            ssl_keyfile=self._tls.key if self._tls else None,
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -275,7 +279,8 @@ class _Connection(HttpToolsProtocol):
             % (STATUS_LINE[status], len(body), body)
         )
         # Closed with bytes unread, it would be reset, and the answer with it.
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS has no such thing
+            self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 

@@ -27,24 +27,28 @@ class Waits:
         self.stopped = False
         """Whether nothing waits any more."""
 
-    async def run(self, receive: Receive, work: Coroutine[Any, Any, Any]) -> Waited:
-        """Does `work` until it is done, the client goes away or the server stops; raises what it raises.
+    async def run(self, receive: Receive, work: Coroutine[Any, Any, Any], until: Coroutine[Any, Any, None]) -> Waited:
+        """Does `work` until it is done, the client goes away, `until` returns or the server stops; raises what it raises.
 
         The request's body must have been read: from here on `receive` only tells that the client has gone.
         """
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_gone(receive))
+        over = asyncio.ensure_future(until)
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ends.add(end)
         if self.stopped:
             end.set_result(None)
         try:
-            await asyncio.wait((task, gone, end), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, gone, over, end), return_when=asyncio.FIRST_COMPLETED)
+            if over.done() and (error := over.exception()) is not None and not task.done():
+                raise error
             return Waited(task.done(), task.result() if task.done() else None, gone.done())
         finally:
             self._ends.discard(end)
             end.cancel()
             gone.cancel()
+            over.cancel()
             if not task.done():
                 task.cancel()
                 # What the work gives back when it is cancelled is given back before anything is answered.

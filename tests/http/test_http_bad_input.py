@@ -120,7 +120,18 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/subjects/{subject}/labels": {"human": {"k": "v"}, "workspace": "default"},
     "POST /v1/intake": {"text": "t", "title": "t", "source": "s", "workspace": "default"},
     "PATCH /v1/jobs/{id}": {"priority": 1, "title": "t", "tags": ["a"]},
-    "POST /v1/tokens": {"name": "n", "roles": ["user"], "kind": "user", "workspace": "default", "expires_in": 60},
+    "POST /v1/tokens": {
+        "name": "n",
+        "roles": ["user"],
+        "kind": "user",
+        "workspace": "default",
+        "queues": ["slow"],
+        "kinds": ["echo"],
+        "max_leases": 1,
+        "max_per_hour": 1,
+        "expires_in": 60,
+    },
+    "POST /v1/tokens/{name}/rotate": {"expires_in": 60},
 }
 GOOD_PATH = {"id": "1", "lease_id": LEASE, "name": "slow", "subject": "s"}
 ODD_SEGMENTS = [

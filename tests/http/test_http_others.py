@@ -112,6 +112,7 @@ async def test_me_says_who_a_token_is_and_what_it_may_do(server: Service) -> Non
         "actor": {"kind": "user", "id": "bot", "via": "http"},
         "workspace": None,
         "roles": ["viewer", "agent"],
+        "limits": {"queues": None, "kinds": None, "max_leases": None, "max_per_hour": None},
         "may": ["read", "enqueue", "lease"],
     }
 

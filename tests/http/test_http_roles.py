@@ -64,6 +64,7 @@ MAY: dict[str, set[str]] = {
     "GET /v1/meta": ALL,
     "GET /v1/tokens": {"admin"},
     "POST /v1/tokens": {"admin"},
+    "POST /v1/tokens/{name}/rotate": {"admin"},
     "DELETE /v1/tokens/{name}": {"admin"},
     "GET /v1/events": READ,
     "GET /v1/events/wait": READ,
@@ -115,8 +116,7 @@ async def test_a_role_may_do_what_the_table_says_and_nothing_else(server: Servic
             ("{epoch}", "1"),
         ):
             path = path.replace(old, new)
-        if path == "/v1/tokens/slow":
-            path = "/v1/tokens/victim"
+        path = path.replace("/v1/tokens/slow", "/v1/tokens/victim")
         if path == "/v1/jobs/wait":
             path += "?ids=1&seconds=0"
         elif path.endswith("/wait"):

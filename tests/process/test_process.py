@@ -279,7 +279,7 @@ async def test_an_address_in_use_is_told_kindly_and_nothing_is_begun(tmp_path: P
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid", "a b", "x" * 250])
 async def test_an_address_that_is_not_of_this_machine_is_told_kindly(tmp_path: Path, host: str) -> None:
-    process = Process(settings_for(tmp_path, host=host))
+    process = Process(settings_for(tmp_path, host=host, behind_proxy=True))
     with pytest.raises(ConfigError, match="Cannot listen on"):
         await process.start()
 

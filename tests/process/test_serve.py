@@ -82,7 +82,7 @@ def test_a_signal_stops_it_cleanly_and_leaves_a_sound_database(processes: Proces
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     files = {path.name for path in processes.folder.iterdir()}
-    assert files == {"core.db"}, files  # the log was written back and closed
+    assert files == {"core.db", "admin-token", "events.jsonl", "events.jsonl.lock"}, files  # the log was written back and closed
     assert (processes.folder / "core.db").stat().st_mode & 0o077 == 0
     _, url = processes.serve()
     assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
@@ -146,7 +146,7 @@ def wait_for_line(stream: Any, text: str) -> None:
 def test_a_runner_says_on_stderr_that_it_is_ready_and_stops_cleanly(processes: Processes) -> None:
     process = processes.start("runner")
     assert process.stderr is not None
-    assert process.stderr.readline() == "oaken runner ready\n"
+    wait_for_line(process.stderr, "oaken runner ready")
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "")

@@ -24,6 +24,9 @@ def test_without_a_file_everything_is_as_documented(tmp_path: Path) -> None:
         "port": 8787,
         "allowed_hosts": [],
         "allowed_origins": [],
+        "behind_proxy": False,
+        "tls_cert": None,
+        "tls_key": None,
     }
     assert settings.jobs.model_dump() == {
         "lease_seconds": 60,

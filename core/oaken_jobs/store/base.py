@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import (
+    NO_LIMITS,
     Activity,
     Actor,
     AgentRow,
@@ -22,6 +23,7 @@ from oaken_jobs.model import (
     Job,
     Leased,
     LeaseRef,
+    Limits,
     LogRow,
     NewJob,
     ProgressRow,
@@ -324,6 +326,25 @@ class AddToken:
     expires_at: int | None
     actor: Actor
     workspace: str | None = None
+    limits: Limits = NO_LIMITS
+
+
+@dataclass(slots=True)
+class RotateToken:
+    """Gives a token another secret, and where `expires_at` is given another end; all else stays. Reply: `TokenRow`; `NotFound`, and
+    `Conflict` where it was revoked or has expired and gets no new end."""
+
+    name: str
+    hash: str
+    expires_at: int | None
+    actor: Actor
+
+
+@dataclass(slots=True)
+class UseTokens:
+    """Writes down when tokens were last used: by name, in ms. Reply: None."""
+
+    used: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -464,6 +485,14 @@ class TokenRow(NamedTuple):
     expires_at: int | None
     revoked_at: int | None
     workspace: str | None = None
+    queues: str | None = None
+    """JSON array, as `kinds`; None for any."""
+    kinds: str | None = None
+    max_leases: int | None = None
+    max_per_hour: int | None = None
+    rotated_at: int | None = None
+    last_used_at: int | None = None
+    """To within a minute."""
 
 
 Op = (
@@ -492,6 +521,8 @@ Op = (
     | Prune
     | Recover
     | AddToken
+    | RotateToken
+    | UseTokens
     | RevokeToken
     | Audit
     | SeeAgents
@@ -561,6 +592,14 @@ class Counts(NamedTuple):
     queue: str
     state: str
     jobs: int
+
+
+class Leases(NamedTuple):
+    """What a token has leased."""
+
+    live: int
+    last_hour: int
+    """Counted for tokens with `max_per_hour` alone."""
 
 
 class Surroundings(NamedTuple):
@@ -711,6 +750,8 @@ class Store(Protocol):
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
+
+    async def leases_of(self, holder: str, now: int) -> Leases: ...
 
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
         """Newest first, ids below `before`."""

@@ -92,6 +92,7 @@ async def me(call: Call, asked: EmptyRequest) -> Answer:
             "actor": who.actor._asdict(),
             "workspace": who.workspace,
             "roles": [role for role in ROLES if role in who.roles],
+            "limits": who.limits._asdict(),
             "may": [action for action in auth.MAY if auth.may(who, action)],
         }
     )

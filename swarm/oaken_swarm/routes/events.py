@@ -48,7 +48,7 @@ async def wait(call: Call, asked: EventsQuery) -> Answer:
     page = await _page(call, asked, asked.after, asked.limit)
     if page.events or page.resync or asked.seconds <= 0:
         return _answer(page)
-    waited = await call.waits.run(call.receive, _page(call, asked, page.cursor, asked.limit, asked.seconds))
+    waited = await call.wait(_page(call, asked, page.cursor, asked.limit, asked.seconds))
     if waited.gone:
         raise ClientGone
     await call.check_token()
@@ -70,7 +70,7 @@ async def _page(call: Call, asked: StreamQuery, after: str | None, limit: int, s
 async def stream(call: Call, asked: StreamQuery) -> Stream:
     after = call.last_event_id or asked.after
     begin = await _page(call, asked, after, 1)  # refused before anything is sent
-    return Stream(_parts(call, asked, begin.cursor if after is None else after))
+    return Stream(_parts(call, asked, begin.cursor if after is None else after), call.ended)
 
 
 async def _parts(call: Call, asked: StreamQuery, cursor: str) -> AsyncGenerator[bytes]:

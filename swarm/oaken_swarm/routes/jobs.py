@@ -322,7 +322,7 @@ async def _wait(call: Call, ids: Sequence[int], seconds: float) -> tuple[list[Jo
     jobs = call.core.jobs
     if seconds <= 0:
         return await jobs.wait(call.who, ids, 0)
-    waited = await call.waits.run(call.receive, jobs.wait(call.who, ids, seconds))
+    waited = await call.wait(jobs.wait(call.who, ids, seconds))
     if waited.gone:
         raise ClientGone
     await call.check_token()

@@ -51,6 +51,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
             )
         resumed = await jobs.resume(who, lease_seconds=asked.lease_seconds)
         return _leases(call, resumed)
+    call.polls.check(who.agent, asked.wait_seconds)
     work = jobs.lease(
         who,
         queues=asked.queues,
@@ -60,7 +61,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
         wait_seconds=asked.wait_seconds,
         idempotency_key=call.idempotency_key,
     )
-    waited = await call.waits.run(call.receive, work)
+    waited = await call.wait(work)
     leases: list[Leased] = waited.value if waited.done else []
     if waited.gone:
         await _give_back(call, who, leases)
@@ -75,12 +76,14 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
     if leases and await call.waits.gone(call.receive):
         await _give_back(call, who, leases)
         raise ClientGone
-    return _leases(call, leases)
+    call.polls.count(who.agent, asked.wait_seconds, len(leases))
+    return _leases(call, leases, None if leases else await jobs.limited(who))
 
 
-def _leases(call: Call, leases: list[Leased]) -> Answer:
+def _leases(call: Call, leases: list[Leased], limited: str | None = None) -> Answer:
     rules, now = call.core.jobs.rules, call.core.jobs.now()
-    told = answer({"leases": [views.leased(one, rules, now) for one in leases]})
+    more = {} if limited is None else {"limited": limited}
+    told = answer({"leases": [views.leased(one, rules, now) for one in leases], **more})
     return told._replace(headers=REPLAYED) if any(one.replayed for one in leases) else told
 
 

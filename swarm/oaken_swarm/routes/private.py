@@ -60,7 +60,8 @@ async def trace(call: Call, asked: TraceQuery) -> Answer:
 
 
 async def trace_stream(call: Call, asked: TraceStreamQuery) -> Stream:
-    return Stream(_parts(call, await call.core.traces.follow(call.who, job_id=asked.job_id, agent=asked.agent)))
+    rows = await call.core.traces.follow(call.who, job_id=asked.job_id, agent=asked.agent)
+    return Stream(_parts(call, rows), call.ended)
 
 
 async def _parts(call: Call, rows: AsyncGenerator[list[Json]]) -> AsyncGenerator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oaken_jobs import auth, views
 from oaken_jobs.errors import NotFound
 from oaken_jobs.redaction import clean
-from oaken_jobs.requests import EmptyRequest, TokenRequest
+from oaken_jobs.requests import EmptyRequest, RotateRequest, TokenRequest
 from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
@@ -23,15 +23,25 @@ async def create(call: Call, asked: TokenRequest) -> Answer:
         kind=asked.kind,
         expires_in=asked.expires_in,
         workspace=asked.workspace,
+        limits=asked.limits,
     )
     return answer({**views.token(row), "token": secret}, 201)
 
 
+async def rotate(call: Call, asked: RotateRequest) -> Answer:
+    row, secret = await call.core.tokens.rotate(call.who.actor, _name(call), expires_in=asked.expires_in)
+    return answer({**views.token(row), "token": secret})
+
+
 async def revoke(call: Call, asked: EmptyRequest) -> Answer:
+    return answer(views.token(await call.core.tokens.revoke(call.who.actor, _name(call))))
+
+
+def _name(call: Call) -> str:
     name = call.params["name"]
     if not auth.NAME.fullmatch(name):
         raise NotFound(f"There is no token named {clean(name, 60)!r}; see GET /v1/tokens.")
-    return answer(views.token(await call.core.tokens.revoke(call.who.actor, name)))
+    return name
 
 
 ROUTES = (
@@ -46,6 +56,16 @@ ROUTES = (
         says="Make a token",
         gives=answers.NewToken,
         statuses=(201,),
+    ),
+    Route(
+        "POST",
+        "/v1/tokens/{name}/rotate",
+        rotate,
+        RotateRequest,
+        needs="administer",
+        secret=True,
+        says="Give a token a new secret",
+        gives=answers.NewToken,
     ),
     Route(
         "DELETE",

@@ -28,7 +28,6 @@ from oaken_jobs.store.base import (
     Requeue,
     RevokeToken,
     Sweep,
-    TokenRow,
 )
 from oaken_jobs.store.sqlite import blocked, claim, once
 from oaken_jobs.store.sqlite.prune import forget_jobs
@@ -38,6 +37,8 @@ from oaken_jobs.store.sqlite.records import (
     queue_labels,
     stored,
     take_retriage,
+    token_changed,
+    token_named,
     want_retriage,
 )
 from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, Unit, json_array
@@ -270,14 +271,12 @@ class Changes:
         return job
 
     def _revoke(self, op: RevokeToken) -> Reply:
-        row = self._unit.db.execute("select * from tokens where name = ?", (op.name,)).fetchone()
-        if row is None:
-            raise NotFound(f"There is no token named {op.name}. See `oaken token list`.")
-        token = TokenRow._make(row)
+        token = token_named(self._unit, op.name)
         if token.revoked_at is None:
             token = token._replace(revoked_at=self._now)
             self._unit.db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
-            self._unit.note_other("token_changed", "revoke", op.name, op.actor, token.workspace)
+            self._unit.db.execute("delete from token_leases where token = ?", (op.name,))
+            token_changed(self._unit, "revoke", token, op.actor)
         held = self._unit.db.execute(
             "select id from jobs where state = 'running' and holder = ?", (op.name,)
         ).fetchall()

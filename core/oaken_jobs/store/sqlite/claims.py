@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -11,7 +12,7 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
 from oaken_jobs.store.base import Claim, Claimed, Resume, Want
-from oaken_jobs.store.sqlite import blocked, claim, once
+from oaken_jobs.store.sqlite import blocked, claim, once, reads
 from oaken_jobs.store.sqlite.changes import Changes
 from oaken_jobs.store.sqlite.records import drained
 from oaken_jobs.store.sqlite.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit, json_array
@@ -32,6 +33,7 @@ _LOOK = 512
 """Jobs it looks at in one such round."""
 _OUT_OF_SIGHT = 5000
 """Jobs of busy keys that one claim puts out of sight; then others get their turn before it goes on."""
+_HOUR_MS = 3_600_000
 _LEASED_AT_MS = 60_000
 """How exactly it is known when a kind was last leased."""
 
@@ -47,8 +49,12 @@ class Claims:
         self._leased_kinds = leased_kinds
         self.leased: dict[str, int] = {}
         """Kinds leased now of which that was not known: the caller adds them to `leased_kinds` once this is committed."""
-        self._tokens: dict[str, bool] = {}
-        """Whether the token of a holder bars it, for those that were looked at."""
+        self._tokens: dict[str, _Token] = {}
+        """By holder, for those that were looked at."""
+        self._room_at: list[int] = []
+        """When those who have leased their fill of the hour may lease again."""
+        self._held_up = False
+        """Somebody gets nothing for the limits of its token."""
         self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
@@ -80,17 +86,22 @@ class Claims:
                 continue
             end = at + 1
             keys = {first.once}
+            room = self._room(first)
             while (
-                end < len(wants)
+                room is None
+                and end < len(wants)
                 and wants[end].filter == first.filter
                 # A repeat that came in the same moment is answered after the first, from what that got.
                 and (wants[end].once is None or wants[end].once not in keys)
                 and self._told(wants[end]) is None
+                and not self._token(wants[end]).limited
             ):
                 keys.add(wants[end].once)
                 end += 1
             run = wants[at:end]
             at = end
+            if room is not None:
+                run = [replace(first, max=min(first.max, room))]
             handed: list[list[Leased]] = [[] for _ in run] if first.filter in exhausted else self._serve(run)
             if sum(map(len, handed)) < sum(want.max for want in run):
                 if first.filter not in exhausted:
@@ -100,14 +111,16 @@ class Claims:
                 if want.once is not None and mine:
                     names = [(one.job.id, one.job.epoch) for one in mine]
                     once.remember(self._unit, want.once, orjson.dumps(names).decode())
+            if self._token(first).max_per_hour is not None and handed[0]:
+                self._count(first.holder, len(handed[0]))
             leases.extend(handed)
         if self._more:
             return Claimed(leases, self._now)
-        return Claimed(leases, self._next_at(short) if short else None)
+        return Claimed(leases, self._next_at(short) if short or self._held_up else None)
 
     def _told(self, want: Want) -> _Told | None:
         """The answer of a request that is not served from the lanes."""
-        if self._barred(want):
+        if self._token(want).barred:
             return _Told(None)
         if not want.fresh and not self._worth_a_pick(want):
             return _Told([])
@@ -121,6 +134,9 @@ class Claims:
         if self._drained is None:
             self._drained = drained(self._unit)
         if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
+            return _Told([])
+        if self._room(want) == 0:
+            self._held_up = True
             return _Told([])
         return None
 
@@ -140,21 +156,49 @@ class Claims:
                 found.append(self._leased(job)._replace(replayed=True))
         return found
 
-    def _barred(self, want: Want) -> bool:
-        """Whether the token behind a request was revoked or has expired since the request was let in."""
+    def _token(self, want: Want) -> _Token:
+        """What is to be known of the token behind a request, as it is now."""
         if not want.by_token:
-            return False
-        barred = self._tokens.get(want.holder)
-        if barred is None:
+            return _NO_TOKEN
+        token = self._tokens.get(want.holder)
+        if token is None:
             row = self._unit.db.execute(
-                "select revoked_at, expires_at from tokens where name = ?", (want.holder,)
+                "select revoked_at is not null or coalesce(expires_at <= ?, 0), max_leases, max_per_hour from tokens where name = ?",
+                (self._now, want.holder),
             ).fetchone()
-            barred = row is not None and (row[0] is not None or (row[1] is not None and row[1] <= self._now))
-            self._tokens[want.holder] = barred
-        return barred
+            token = self._tokens[want.holder] = _NO_TOKEN if row is None else _Token._make(row)
+        return token
+
+    def _room(self, want: Want) -> int | None:
+        """How many leases the token behind a request may get now; None for any number."""
+        token = self._token(want)
+        if not token.limited:
+            return None
+        rooms: list[int] = []
+        if token.max_leases is not None:
+            self._unit.flush()
+            live = self._unit.db.execute(reads.LIVE_LEASES, (want.holder, self._now)).fetchone()[0]
+            rooms.append(token.max_leases - live)
+        if token.max_per_hour is not None:
+            taken, oldest = self._unit.db.execute(reads.LAST_HOUR, (want.holder, self._now)).fetchone()
+            rooms.append(token.max_per_hour - taken)
+            if rooms[-1] <= 0:
+                self._room_at.append(oldest + _HOUR_MS)
+        return max(0, min(rooms))
+
+    def _count(self, holder: str, leases: int) -> None:
+        """Counts leases against the hour of their token."""
+        db = self._unit.db
+        db.execute("delete from token_leases where token = ? and at <= ?", (holder, self._now - _HOUR_MS))
+        db.execute(
+            "insert into token_leases values (?1, ?2, ?3) on conflict do update set leases = leases + ?3",
+            (holder, self._now, leases),
+        )
 
     def _worth_a_pick(self, want: Want) -> bool:
-        """Whether this group made something runnable that a request asked before might get."""
+        """Whether this group made something runnable that a request asked before might get, or room for it."""
+        if want.holder in self._unit.left and self._token(want).limited:
+            return True
         touched = self._unit.touched
         if self._unit.all_touched or want.kinds is None:
             return self._unit.all_touched or not touched.issubset(want.not_kinds)
@@ -323,6 +367,7 @@ class Claims:
     def _next_at(self, short: list[Want]) -> int | None:
         times = [claim.next_run(self._unit.db, claim.lanes(self._unit.db, _filter(want)), self._now) for want in short]
         times.append(self._unit.db.execute(claim.NEXT_EXPIRY).fetchone()[0])
+        times += self._room_at
         return min((t for t in times if t is not None), default=None)
 
     def resume(self, op: Resume) -> list[Leased]:
@@ -346,6 +391,21 @@ class Claims:
             found.append(self._leased(after))
         self._unit.flush()
         return found
+
+
+class _Token(NamedTuple):
+    """Of a token: whether it was revoked or has expired since its request was let in, and its limits."""
+
+    barred: int
+    max_leases: int | None
+    max_per_hour: int | None
+
+    @property
+    def limited(self) -> bool:
+        return self.max_leases is not None or self.max_per_hour is not None
+
+
+_NO_TOKEN = _Token(False, None, None)
 
 
 class _Told:

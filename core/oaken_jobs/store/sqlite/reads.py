@@ -16,6 +16,7 @@ from oaken_jobs.store.base import (
     Document,
     HealthRow,
     JobFilter,
+    Leases,
     ProcessRow,
     Surroundings,
     TokenRow,
@@ -325,6 +326,19 @@ def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, st
     ).fetchall():
         found[layer][key] = value
     return found
+
+
+LIVE_LEASES = "select count(*) from jobs where state = 'running' and holder = ? and lease_expires > ?"
+LAST_HOUR = (
+    "select coalesce(sum(leases), 0), min(at) from token_leases where token = ?1 and at > ?2 - 3600000 and at <= ?2"
+)
+
+
+def leases_of(db: Database, holder: str, now: int) -> Leases:
+    """What a token has leased, and how much of it in the last hour."""
+    return Leases(
+        db.execute(LIVE_LEASES, (holder, now)).fetchone()[0], db.execute(LAST_HOUR, (holder, now)).fetchone()[0]
+    )
 
 
 def tokens(db: Database) -> list[TokenRow]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import orjson
 
 from oaken_jobs import moves
-from oaken_jobs.errors import Conflict
-from oaken_jobs.model import KeepDocument, KeepSource, KeepVector, LogRow, SetLabels
+from oaken_jobs.errors import Conflict, NotFound
+from oaken_jobs.model import Actor, KeepDocument, KeepSource, KeepVector, LogRow, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
     AddToken,
@@ -23,11 +23,13 @@ from oaken_jobs.store.base import (
     Recover,
     Register,
     Reply,
+    RotateToken,
     SeeAgents,
     SetHealth,
     SetPaused,
     TokenRow,
     Unregister,
+    UseTokens,
 )
 from oaken_jobs.store.sqlite import rows
 from oaken_jobs.store.sqlite.schema import LIVING_MS
@@ -41,6 +43,8 @@ Administration = (
     | Drain
     | Recover
     | AddToken
+    | RotateToken
+    | UseTokens
     | SeeAgents
     | SetHealth
     | ForgetHealth
@@ -72,12 +76,7 @@ def administer(unit: Unit, op: Administration) -> Reply:
         rows.insert(db, "insert into log_lines", LogRow._fields[1:], [row[1:] for row in op.rows])
         return None
     if isinstance(op, Audit):
-        rows.insert(
-            db,
-            "insert into audit",
-            AuditRow._fields[1:],
-            [(now, *op.actor, op.action, op.outcome, op.job_id, op.agent, op.rows)],
-        )
+        audit(unit, op)
         return None
     if isinstance(op, Drain):
         return _drain(unit, op)
@@ -91,6 +90,14 @@ def administer(unit: Unit, op: Administration) -> Reply:
         return done.rowcount
     if isinstance(op, AddToken):
         return _add_token(unit, op)
+    if isinstance(op, RotateToken):
+        return _rotate_token(unit, op)
+    if isinstance(op, UseTokens):
+        db.executemany(
+            "update tokens set last_used_at = max(coalesce(last_used_at, 0), ?) where name = ?",
+            [(at, name) for name, at in op.used.items()],
+        )
+        return None
     if isinstance(op, SeeAgents):
         db.executemany(
             "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7) on conflict do update set last_seen = max(last_seen, ?3), "
@@ -122,10 +129,60 @@ def administer(unit: Unit, op: Administration) -> Reply:
 def _add_token(unit: Unit, op: AddToken) -> TokenRow:
     if unit.db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
         raise Conflict(f"A token named {op.name} exists or existed; a name is never used again. Choose another name.")
-    row = TokenRow(op.name, op.kind, ",".join(op.roles), op.hash, unit.now, op.expires_at, None, op.workspace)
-    unit.db.execute("insert into tokens values (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    unit.note_other("token_changed", "create", op.name, op.actor, op.workspace)
+    queues, kinds, max_leases, max_per_hour = op.limits
+    row = TokenRow(
+        op.name,
+        op.kind,
+        ",".join(op.roles),
+        op.hash,
+        unit.now,
+        op.expires_at,
+        None,
+        op.workspace,
+        None if queues is None else json_array(queues),
+        None if kinds is None else json_array(kinds),
+        max_leases,
+        max_per_hour,
+    )
+    rows.insert(unit.db, "insert into tokens", TokenRow._fields, [row])
+    token_changed(unit, "create", row, op.actor)
     return row
+
+
+def token_named(unit: Unit, name: str) -> TokenRow:
+    """The row of a token. Raises `NotFound`."""
+    row = unit.db.execute("select * from tokens where name = ?", (name,)).fetchone()
+    if row is None:
+        raise NotFound(f"There is no token named {name}. See `oaken token list`.")
+    return TokenRow._make(row)
+
+
+def _rotate_token(unit: Unit, op: RotateToken) -> TokenRow:
+    token = token_named(unit, op.name)
+    if token.revoked_at is not None:
+        raise Conflict(f"The token {op.name} was revoked, for good. Make one of another name.")
+    expires_at = token.expires_at if op.expires_at is None else op.expires_at
+    if expires_at is not None and expires_at <= unit.now:
+        raise Conflict(f"The token {op.name} has expired. Say with expires_in how long it is to last from now.")
+    token = token._replace(hash=op.hash, expires_at=expires_at, rotated_at=unit.now)
+    unit.db.execute(
+        "update tokens set hash = ?, expires_at = ?, rotated_at = ? where name = ?",
+        (token.hash, token.expires_at, token.rotated_at, token.name),
+    )
+    token_changed(unit, "rotate", token, op.actor)
+    return token
+
+
+def token_changed(unit: Unit, verb: str, token: TokenRow, actor: Actor) -> None:
+    """Tells of a change of a token, in the activity and in the audit."""
+    unit.note_other("token_changed", verb, token.name, actor, token.workspace)
+    audit(unit, Audit(actor, f"token.{verb}", "allowed", agent=token.name))
+
+
+def audit(unit: Unit, op: Audit) -> None:
+    """Writes an audit row."""
+    values = (unit.now, *op.actor, op.action, op.outcome, op.job_id, op.agent, op.rows)
+    rows.insert(unit.db, "insert into audit", AuditRow._fields[1:], [values])
 
 
 def _set_health(unit: Unit, op: SetHealth) -> bool:

@@ -20,6 +20,7 @@ from oaken_jobs.store.base import (
     Document,
     HealthRow,
     JobFilter,
+    Leases,
     Op,
     ProcessRow,
     Recover,
@@ -290,6 +291,9 @@ class SqliteStore:
 
     async def tokens(self) -> list[TokenRow]:
         return await self._find(reads.tokens)
+
+    async def leases_of(self, holder: str, now: int) -> Leases:
+        return await self._find(reads.leases_of, holder, now)
 
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
         return await self._read(reads.audit, before, limit)

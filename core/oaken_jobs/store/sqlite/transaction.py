@@ -42,12 +42,14 @@ from oaken_jobs.store.base import (
     Requeue,
     Resume,
     RevokeToken,
+    RotateToken,
     SeeAgents,
     SetHealth,
     SetPaused,
     Settle,
     Sweep,
     Unregister,
+    UseTokens,
 )
 from oaken_jobs.store.sqlite import once, schedules
 from oaken_jobs.store.sqlite.cache import RowCache
@@ -67,6 +69,8 @@ _STAGES: dict[type, int] = {
     Unregister: _ADMINISTER,
     SeeAgents: _ADMINISTER,
     AddToken: _ADMINISTER,
+    RotateToken: _ADMINISTER,
+    UseTokens: _ADMINISTER,
     SetPaused: _ADMINISTER,
     KeepLabels: _ADMINISTER,
     Audit: _ADMINISTER,

@@ -57,6 +57,8 @@ class Unit:
         """A job of any kind may have become runnable."""
         self.freed: set[tuple[str, str]] = set()
         """(workspace, serial key) of jobs that may have stood in the way of others of the key."""
+        self.left: set[str | None] = set()
+        """Holders that have a lease less."""
         self.parents: set[int] = set()
         """Jobs whose children may all be final now."""
         self.changes: dict[int, dict[str, Any]] = {}
@@ -124,6 +126,8 @@ class Unit:
             self.note("job_state_changed", move.verb, before, after, actor)
             if after.state == "queued" or (before.state == "running" and self.rules.caps):
                 self.touched.add(after.kind)
+            if before.state == "running":
+                self.left.add(before.holder)
             if after.serial_key is not None and before.blocked == FREE and after.state != "running":
                 self.freed.add((after.workspace, after.serial_key))
             if after.parent_id is not None and after.final:
