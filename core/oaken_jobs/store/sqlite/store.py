@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from oaken_jobs.store.base import (
     ActivityFilter,
     AuditRow,
     Counts,
+    Depth,
     Document,
     HealthRow,
     JobFilter,
@@ -64,6 +66,7 @@ class SqliteStore:
         self._offset = self._wall_offset()
         self._written_at = clock.monotonic()
         self.steady = False
+        self.moves: Counter[tuple[str, str]] = Counter()
 
     async def open(self) -> None:
         try:
@@ -141,7 +144,7 @@ class SqliteStore:
             foreign = not self._cache.valid_for(reads.data_version(database))
             work = Transaction(database, now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
             replies = work.apply(ops)
-            leased = work.leased
+            leased, moved = work.leased, work.moved
         except BaseException as error:
             database.execute("rollback")
             self._cache.clear()
@@ -149,7 +152,7 @@ class SqliteStore:
             if len(ops) == 1 or isinstance(error, OperationalError):
                 raise
             database.execute("begin immediate")
-            replies, leased = self._one_by_one(database, ops)
+            replies, leased, moved = self._one_by_one(database, ops)
         try:
             database.execute("commit")
         except BaseException as error:
@@ -161,11 +164,15 @@ class SqliteStore:
         if work is not None:
             work.committed()
         self._leased_kinds |= leased
+        self.moves.update(moved)
         return replies
 
-    def _one_by_one(self, database: Database, ops: Sequence[Op]) -> tuple[list[Reply], dict[str, int]]:
+    def _one_by_one(
+        self, database: Database, ops: Sequence[Op]
+    ) -> tuple[list[Reply], dict[str, int], Counter[tuple[str, str]]]:
         replies: list[Reply] = []
         leased: dict[str, int] = {}
+        moved: Counter[tuple[str, str]] = Counter()
         now = self._clock.now()
         for op in ops:
             database.execute("savepoint one")
@@ -173,11 +180,12 @@ class SqliteStore:
                 work = Transaction(database, now, self.rules, self._leased_kinds, RowCache())
                 replies += work.apply([op])
                 leased |= work.leased
+                moved.update(work.moved)
             except BaseException as error:
                 database.execute("rollback to one")
                 replies.append(error)
             database.execute("release one")
-        return replies, leased
+        return replies, leased, moved
 
     async def changed(self) -> bool:
         if self._watcher is None:
@@ -276,6 +284,18 @@ class SqliteStore:
 
     async def states(self, where: JobFilter) -> dict[str, int]:
         return await self._read(reads.states, where)
+
+    async def depths(self, now: int) -> list[Depth]:
+        return await self._read(reads.depths, now)
+
+    def size(self) -> int:
+        total = 0
+        for name in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            try:
+                total += name.stat().st_size
+            except FileNotFoundError:
+                continue
+        return total
 
     async def paused(self) -> set[str]:
         return await self._find(reads.paused)
