@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from oaken_jobs.errors import OakenError
@@ -750,6 +751,11 @@ class Store(Protocol):
 
     async def depths(self, now: int) -> list[Depth]:
         """What there is, for figures."""
+        ...
+
+    async def backup(self, target: Path) -> None:
+        """Copies all there is at one moment into a new file, and checks the copy. Raises `ConfigError` for a file that cannot be
+        written, `Unavailable` for a copy that is not sound."""
         ...
 
     def size(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -32,7 +33,7 @@ from oaken_jobs.store.base import (
 )
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
-from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
+from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, copy, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
 
 log = logging.getLogger("oaken.store")
@@ -287,6 +288,28 @@ class SqliteStore:
 
     async def depths(self, now: int) -> list[Depth]:
         return await self._read(reads.depths, now)
+
+    async def backup(self, target: Path) -> None:
+        spare = target.with_name(f".{target.name}.part")
+        try:
+            spare.unlink(missing_ok=True)
+            create_file(spare)
+            # Of its own: it is busy for as long as the copy takes.
+            reader = await connect(self.path, readonly=True)
+            try:
+                problem = await reader.run(copy, spare)
+            finally:
+                await reader.close()
+            if problem is not None:
+                raise Unavailable(f"The copy is not sound ({problem}); nothing was kept. See `oaken doctor`.")
+            spare.replace(target)
+        except OSError as error:
+            raise ConfigError(f"{target} cannot be written: {error.strerror}. Name another file.") from None
+        except Error as error:
+            raise Unavailable(f"The copy could not be made ({error}); nothing was kept.") from None
+        finally:
+            with suppress(OSError):  # whatever stood in the way has been told
+                spare.unlink()
 
     def size(self) -> int:
         total = 0
