@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,6 +31,9 @@ from oaken_swarm.query import read_query
 from oaken_swarm.routes import ROUTES
 from oaken_swarm.waits import Waits
 
+if TYPE_CHECKING:
+    from oaken_swarm.oidc import Oidc
+
 log = logging.getLogger("oaken.http")
 
 SMALL_BYTES = 1 << 20
@@ -48,7 +51,8 @@ class App:
     """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
     of Host and Origin; tokens are their own business.
 
-    `local` is who calls where no port is served: the command line on a data folder, which whoever may read it may use.
+    `oidc` checks tokens of an issuer's. `local` is who calls where no port is served: the command line on a data folder, which
+    whoever may read it may use.
     """
 
     def __init__(
@@ -58,12 +62,13 @@ class App:
         mounts: Mapping[str, ASGIApp] | None = None,
         *,
         local: Principal | None = None,
+        oidc: Oidc | None = None,
     ) -> None:
         self._core = core
         self._local = local
         self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
         self._behind_proxy = server.behind_proxy
-        self._callers = Callers(core.tokens, core.clock)
+        self._callers = Callers(core.tokens, core.clock, oidc)
         self._polls = Polls(core.clock)
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})

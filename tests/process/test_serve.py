@@ -82,7 +82,9 @@ def test_a_signal_stops_it_cleanly_and_leaves_a_sound_database(processes: Proces
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     files = {path.name for path in processes.folder.iterdir()}
-    assert files == {"core.db", "admin-token", "events.jsonl", "events.jsonl.lock"}, files  # the log was written back and closed
+    assert files == {"core.db", "admin-token", "events.jsonl", "events.jsonl.lock"}, (
+        files
+    )  # the log was written back and closed
     assert (processes.folder / "core.db").stat().st_mode & 0o077 == 0
     _, url = processes.serve()
     assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
