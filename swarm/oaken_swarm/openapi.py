@@ -61,7 +61,7 @@ _LAST_EVENT: Json = {
 
 _EXAMPLES: dict[tuple[str, str], Json] = {
     ("POST", "/v1/jobs"): {"kind": "embed", "payload": {"text": "Hello"}, "title": "Embed", "priority": "user"},
-    ("POST", "/v1/leases"): {"kinds": ["embed"], "max": 1, "wait_seconds": 20},
+    ("POST", "/v1/leases"): {"kinds": ["embed"], "max": 1, "lease_seconds": 60},
     ("POST", "/v1/leases/{lease_id}/complete"): {"result": {"model": "m-1", "vector": [0.1, 0.2]}},
     ("POST", "/v1/leases/{lease_id}/fail"): {"error": "the model did not answer", "retry_after": 30},
     ("POST", "/v1/leases/batch"): {

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from oaken_jobs import views
 from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
@@ -79,8 +81,16 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+class _OrOne:
+    """Says of a list, in the description of the interface, that one alone will do."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(schema)
+        return {"anyOf": [found, found["items"]]}
+
+
 W = TypeVar("W")
-OneOrMany = Annotated[list[W], Field(max_length=100), BeforeValidator(_listed)]
+OneOrMany = Annotated[list[W], Field(max_length=100), BeforeValidator(_listed), _OrOne()]
 
 
 class JobsFilter(Request):
