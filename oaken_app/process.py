@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from oaken_app.admin import make_admin
 from oaken_app.compose import core_of
@@ -27,6 +27,10 @@ from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
 from oaken_swarm.exposure import exposure, tls
 from oaken_swarm.server import Server
+
+if TYPE_CHECKING:
+    from oaken_jobs.clock import Clock
+    from oaken_swarm.oidc import Oidc
 
 log = logging.getLogger("oaken.process")
 
@@ -47,7 +51,7 @@ class Process:
         if role == "serve":
             self._exposed = exposure(settings.server)
             certificate = tls(settings.server, settings.data_dir)
-            app = App(self.core, settings.server)
+            app = App(self.core, settings.server, oidc=_oidc(settings, self.core.clock))
             self._server = Server(app, settings.server.host, settings.server.port, certificate)
         self._runner: Runner | None = None
         self._plugins: AtWork | None = None
@@ -124,6 +128,15 @@ class Process:
             _step(begun, "streams ended")
         await self.core.close()
         _step(begun, "database closed")
+
+
+def _oidc(settings: Settings, clock: Clock) -> Oidc | None:
+    """What checks tokens of the issuer that the settings name, if they do."""
+    if "oidc" not in settings.auth:
+        return None
+    from oaken_swarm.oidc import Oidc  # it brings cryptography along
+
+    return Oidc(settings.auth["oidc"], clock)
 
 
 def _step(begun: bool, name: str) -> None:

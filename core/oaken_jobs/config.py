@@ -183,6 +183,17 @@ class TraceSettings(_Section):
     max_bytes: int = _whole(100 << 20, 1024, 1 << 40)
 
 
+class OidcSettings(_Section):
+    """`[auth.oidc]`: an issuer whose tokens are taken besides those made here."""
+
+    issuer: str | None = _text(None, 2000)
+    """As it writes itself, such as `https://id.example/realms/work`."""
+    audience: str | None = _text(None, 2000)
+    """What tokens that are meant for this server name."""
+    roles_claim: str = _text("roles", 200)
+    """The claim that lists roles, or holds them as words."""
+
+
 ModuleName = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 
 
@@ -216,6 +227,8 @@ class Settings(_Section):
     log: LogSettings = Field(default_factory=LogSettings)
     plugins: PluginsSettings = Field(default_factory=PluginsSettings)
     trace: TraceSettings = Field(default_factory=TraceSettings)
+    auth: dict[str, OidcSettings] = Field(default_factory=dict[str, OidcSettings])
+    """By name; there is `oidc`."""
     origins: dict[str, str] = Field(default_factory=dict[str, str], repr=False)
     """Of each setting that is not a default, as `[section] key`: the file or variable that says so."""
 
@@ -230,7 +243,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "plugins": PluginsSettings,
     "trace": TraceSettings,
 }
-_NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings}
+_NAMED: dict[str, type[_Section]] = {"queues": QueueSettings, "kinds": KindSettings, "auth": OidcSettings}
 
 _Where = tuple[str, ...]
 
@@ -525,6 +538,8 @@ def _check_name(section: str, name: str, origin: str) -> None:
         raise ConfigError(f"{origin}: [queues.{_shown(name)}] is no name for a queue; it must match {QUEUE_NAME}.")
     if section == "kinds" and not (name and len(name) <= 200 and name.isprintable()):
         raise ConfigError(f"{origin}: [kinds.{_shown(name)}] is no name for a kind; 1 to 200 printable characters are.")
+    if section == "auth" and name != "oidc":
+        raise ConfigError(f"{origin}: [auth.{_shown(name)}] is no section; there is [auth.oidc].")
 
 
 def _model(section: str) -> type[_Section]:

@@ -34,6 +34,7 @@ from oaken_swarm.waits import Waits
 
 if TYPE_CHECKING:
     from oaken_swarm.metrics import Metrics
+    from oaken_swarm.oidc import Oidc
 
 log = logging.getLogger("oaken.http")
 
@@ -54,7 +55,8 @@ class App:
     """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
     of Host and Origin; tokens are their own business.
 
-    `local` is who calls where no port is served: the command line on a data folder, which whoever may read it may use.
+    `oidc` checks tokens of an issuer's. `local` is who calls where no port is served: the command line on a data folder, which
+    whoever may read it may use.
     """
 
     def __init__(
@@ -64,12 +66,13 @@ class App:
         mounts: Mapping[str, ASGIApp] | None = None,
         *,
         local: Principal | None = None,
+        oidc: Oidc | None = None,
     ) -> None:
         self._core = core
         self._local = local
         self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
         self._behind_proxy = server.behind_proxy
-        self._callers = Callers(core.tokens, core.clock)
+        self._callers = Callers(core.tokens, core.clock, oidc)
         self._polls = Polls(core.clock)
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})

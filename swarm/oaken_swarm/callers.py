@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from oaken_jobs.auth import Tokens
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import RateLimited, Unauthenticated
 from oaken_jobs.model import Principal
 from oaken_swarm.rates import LOOPBACK, Rate, place
+
+if TYPE_CHECKING:
+    from oaken_swarm.oidc import Oidc
 
 FAILURES_A_MINUTE = 20
 LOOPBACK_FAILURES_A_MINUTE = 200
@@ -18,15 +22,17 @@ LOOPBACK_FAILURES_A_MINUTE = 200
 class Callers:
     """Checks tokens. Right ones are taken from wherever they come; wrong ones are counted for each address they come from."""
 
-    def __init__(self, tokens: Tokens, clock: Clock) -> None:
+    def __init__(self, tokens: Tokens, clock: Clock, oidc: Oidc | None) -> None:
         self._tokens = tokens
+        self._oidc = oidc
         self._failures = Rate(clock, FAILURES_A_MINUTE, 60)
         self._loopback = Rate(clock, LOOPBACK_FAILURES_A_MINUTE, 60)
 
     async def authenticate(self, token: str | None, address: str) -> Principal:
-        """Raises `Unauthenticated`, and `RateLimited` after too many of those from one address."""
+        """Who carries the token. Raises `Unauthenticated`, and `RateLimited` after too many of those from one address; of an issuer's
+        tokens also what `Oidc.authenticate` raises."""
         try:
-            return await self._tokens.authenticate(token, "http")
+            return await self._principal(token)
         except Unauthenticated:
             if token:
                 self._count(place(address))
@@ -34,11 +40,19 @@ class Callers:
 
     async def check(self, token: str) -> None:
         """Raises `Unauthenticated` where a token that was taken is good no more."""
-        await self._tokens.authenticate(token, "http")
+        await self._principal(token)
 
     async def ended(self, token: str) -> None:
         """Returns when a token that was taken is good no more."""
-        await self._tokens.ended(token)
+        if self._oidc is not None and self._oidc.concerns(token):
+            await self._oidc.ended(token)
+        else:
+            await self._tokens.ended(token)
+
+    async def _principal(self, token: str | None) -> Principal:
+        if self._oidc is not None and token and self._oidc.concerns(token):
+            return await self._oidc.authenticate(token)
+        return await self._tokens.authenticate(token, "http")
 
     def _count(self, source: str) -> None:
         wait = (self._loopback if source == LOOPBACK else self._failures).add(source)

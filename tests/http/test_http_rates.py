@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from oaken_jobs.clock import SystemClock
+from oaken_jobs.clock import FakeClock, SystemClock
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_swarm import RateLimited
@@ -54,22 +54,22 @@ async def wrong(http: httpx2.AsyncClient, times: int, **headers: str) -> list[in
     ]
 
 
-async def test_wrong_tokens_from_one_address_are_slowed_down_and_right_ones_are_not(
-    proxied: Service, clock: Shifted
-) -> None:
-    http = await proxied.http()
+async def test_wrong_tokens_from_one_address_are_slowed_down_and_right_ones_are_not(proxied: Service) -> None:
+    http, clock = await proxied.http(), FakeClock()
+    proxied.app._callers._failures._clock = clock
     bad, good = {"X-Forwarded-For": "203.0.113.1"}, {"X-Forwarded-For": "203.0.113.2"}
     assert await wrong(http, 22, **bad) == [401] * 20 + [429] * 2
     refused = await http.get("/v1/me", headers={"Authorization": "Bearer oak_x", **bad})
     assert problem(refused, 429, "rate_limited")["retry_after"] == int(refused.headers["retry-after"]) == 3
     assert (await http.get("/v1/me", headers=bad)).status_code == 200
     assert await wrong(http, 1, **good) == [401]
-    clock.ahead += 3
+    clock.advance(3)
     assert await wrong(http, 2, **bad) == [401, 429]
 
 
 async def test_what_a_client_says_of_its_address_itself_is_not_believed(proxied: Service) -> None:
     http = await proxied.http()
+    proxied.app._callers._failures._clock = FakeClock()
     seen = [await wrong(http, 1, **{"X-Forwarded-For": f"198.51.100.{n}, 203.0.113.1"}) for n in range(21)]
     assert seen[-1] == [429]
 
@@ -81,6 +81,7 @@ async def test_without_a_proxy_the_header_is_ignored(server: Service) -> None:
 
 async def test_this_machine_may_be_wrong_more_often_but_not_for_ever(server: Service) -> None:
     http = await server.http()
+    server.app._callers._loopback._clock = FakeClock()  # however slow the machine is
     answers = await wrong(http, 202)
     assert (answers[:200], answers[-1]) == ([401] * 200, 429)
     assert (await http.get("/v1/me")).status_code == 200
@@ -93,8 +94,9 @@ async def test_calls_without_a_token_try_none(proxied: Service) -> None:
     assert {(await http.get("/v1/me", headers=headers)).status_code for _ in range(30)} == {401}
 
 
-async def test_an_agent_that_asks_in_a_tight_loop_is_told_to_wait(server: Service, clock: Shifted) -> None:
+async def test_an_agent_that_asks_in_a_tight_loop_is_told_to_wait(server: Service) -> None:
     bot, user = await server.client("bot", "agent"), await server.client()
+    server.app._polls._empty._clock = FakeClock()
     for _ in range(20):
         assert await bot.lease(wait_seconds=0) == {"leases": []}
     with pytest.raises(RateLimited, match="wait_seconds") as refused:

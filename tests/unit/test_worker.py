@@ -17,6 +17,7 @@ from oaken_jobs.errors import (
     InvalidRequest,
     LeaseLost,
     OakenError,
+    RateLimited,
     ResultInvalid,
     TooLarge,
     Unauthenticated,
@@ -1168,6 +1169,17 @@ async def test_a_lease_call_that_never_returns_is_given_up_and_made_again(house:
     await house.worker(wait_seconds=20).start()
     await house.pass_time(52)
     assert len(calls) == 2
+
+
+async def test_a_worker_that_is_told_to_wait_does(house: House) -> None:
+    gate = Gate(house)
+    house.store.fail_lease = [RateLimited("too often", retry_after=30)]
+    house.store.add()
+    await house.worker().start()
+    await house.pass_time(29)
+    assert not gate.began.is_set()
+    await house.pass_time(2)
+    await soon(gate.began.wait())
 
 
 @pytest.mark.parametrize("error", [Unauthenticated("revoked"), Forbidden("not your kind"), InvalidRequest("no such")])
