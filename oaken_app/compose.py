@@ -5,9 +5,10 @@ from __future__ import annotations
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.config import Settings
 from oaken_jobs.core import Core
+from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
-from oaken_jobs.trace import FILE, Recorder
+from oaken_jobs.trace import Recorder
 from oaken_jobs.tracing import Trace
 
 
@@ -20,5 +21,5 @@ def core_of(settings: Settings, rules: Rules, role: str) -> Core:
 
 def trace_of(settings: Settings, clock: Clock) -> Trace:
     """The trace of the data folder: what an earlier start recorded is read and forgotten also where nothing is recorded now."""
-    journal = Journal(settings.data_dir / FILE, settings.trace.max_bytes, settings.log.file_backups)
+    journal = Journal(settings.data_dir / TRACE, settings.trace.max_bytes, settings.log.file_backups)
     return Recorder(journal, clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days)

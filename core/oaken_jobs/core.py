@@ -15,6 +15,7 @@ from oaken_jobs.dispatch import Dispatcher
 from oaken_jobs.events.bus import Bus
 from oaken_jobs.events.event import TraceRow
 from oaken_jobs.events.log import EventLog
+from oaken_jobs.files import DATABASE
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
@@ -29,8 +30,6 @@ from oaken_jobs.store.base import Store
 from oaken_jobs.store.sqlite import SqliteStore
 from oaken_jobs.traces import Traces
 from oaken_jobs.tracing import Trace
-
-DATABASE = "core.db"
 
 
 def calm_collector() -> None:
