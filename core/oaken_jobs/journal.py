@@ -104,18 +104,17 @@ class Journal:
             spare.unlink(missing_ok=True)
             for name in reversed(self._names()):
                 kept = _first_since(name, before)
-                if kept == 0:
-                    return
                 if kept is None:
                     name.unlink(missing_ok=True)
                     continue
-                if name == self.path:
-                    name = _numbered(
-                        self.path, 1
-                    )  # a file that is written to is never replaced: whoever follows it knows its end
-                    self.path.replace(name)
-                _copy(name, spare, kept)
-                spare.replace(name)
+                if kept > 0:
+                    if name == self.path:
+                        # A file that is written to is never replaced: whoever follows it knows its end. The older ones are gone.
+                        name = _numbered(self.path, 1)
+                        self.path.replace(name)
+                    _copy(name, spare, kept)
+                    spare.replace(name)
+                return
 
     def _fitting(self, lines: bytes, start: int, size: int) -> int:
         """Where to stop writing to a file of this size: behind the last line that it has room for."""

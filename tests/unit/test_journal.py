@@ -1,5 +1,6 @@
 """The journal: what writers leave, what readers find, whatever was rotated, forgotten or cut off in between."""
 
+import itertools
 import json
 import os
 import stat
@@ -260,3 +261,19 @@ def test_what_a_killed_process_left_of_forgetting_is_removed(path: Path) -> None
     journal.forget(DAY)
     assert list(journal.lines()) == [at(DAY)]
     assert "j.jsonl.tmp" not in files(journal)
+
+
+@pytest.mark.parametrize("backups", [0, 1, 3])
+def test_forgetting_drops_what_comes_before_the_first_line_to_be_kept_whatever_the_clock_did(
+    path: Path, backups: int
+) -> None:
+    for times in itertools.product((1, 9), repeat=6):
+        for left in path.parent.iterdir():
+            left.unlink()
+        journal = Journal(path, 120, backups)
+        for number, day in enumerate(times):
+            write(journal, at(day * DAY, f"{number:03d}"))
+        there = list(journal.lines())
+        journal.forget(5 * DAY)
+        first = next((n for n, one in enumerate(there) if b"1970-01-10" in one), len(there))
+        assert list(journal.lines()) == there[first:], times
