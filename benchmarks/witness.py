@@ -21,16 +21,17 @@ import uvloop
 from benchmarks.store import cycles
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core, calm_collector
+from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
-from oaken_jobs.trace import FILE, Recorder
+from oaken_jobs.trace import Recorder
 
 CALLERS = 64
 
 
 async def _run(folder: Path, seconds: float, duties: bool, stream: bool, trace: bool) -> float:
     clock = SystemClock()
-    recorder = Recorder(Journal(folder / FILE, 100 << 20, 5), clock, recording=True, keep_days=30) if trace else None
+    recorder = Recorder(Journal(folder / TRACE, 100 << 20, 5), clock, recording=True, keep_days=30) if trace else None
     core = Core.on_folder(folder, Rules(), "serve", clock, trace=recorder)
     await core.open()
     if duties:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.config import Settings
 from oaken_jobs.core import Core
+from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
-from oaken_jobs.trace import FILE, Recorder
+from oaken_jobs.trace import Recorder
 from oaken_jobs.tracing import Trace
 
 
@@ -27,4 +28,4 @@ def trace_of(settings: Settings, clock: Clock) -> Trace:
 
 def trace_journal(settings: Settings) -> Journal:
     """The file of the trace."""
-    return Journal(settings.data_dir / FILE, settings.trace.max_bytes, settings.log.file_backups)
+    return Journal(settings.data_dir / TRACE, settings.trace.max_bytes, settings.log.file_backups)

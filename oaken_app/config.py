@@ -8,7 +8,7 @@ import typer
 
 from oaken_app.options import DataDir, Json
 from oaken_app.show import as_json, line, table
-from oaken_jobs import config
+from oaken_jobs import config, files
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 def path(data_dir: DataDir = None) -> None:
     """Print the file that settings are read from, or would be if it were there."""
     settings = config.load(data_dir)
-    line(str(settings.file or settings.data_dir / config.FILE_NAME))
+    line(str(settings.file or settings.data_dir / files.CONFIG))
 
 
 @app.command()
@@ -35,7 +35,7 @@ def show(
         as_json({"data_dir": str(settings.data_dir), "settings": [one._asdict() for one in found]})
         return
     line(f"Data folder: {settings.data_dir}")
-    line(f"Settings file: {settings.file or f'none ({settings.data_dir / config.FILE_NAME} would be read)'}")
+    line(f"Settings file: {settings.file or f'none ({settings.data_dir / files.CONFIG} would be read)'}")
     if settings.url is not None:
         line(f"Commands call {settings.url} (OAKEN_URL), unless a folder is named.")
     line("")

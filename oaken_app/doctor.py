@@ -15,8 +15,9 @@ from oaken_app.backend import core_on, local_principal
 from oaken_app.options import DataDir, Json
 from oaken_app.show import ago, as_json, line
 from oaken_jobs import __version__, config, plugins, views
-from oaken_jobs.core import DATABASE, Core
+from oaken_jobs.core import Core
 from oaken_jobs.errors import OakenError
+from oaken_jobs.files import DATABASE
 from oaken_jobs.maintenance import living
 from oaken_jobs.store.sqlite import driver, schema
 

@@ -12,7 +12,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ from oaken_jobs.config import Settings
 from oaken_jobs.core import calm_collector
 from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
+from oaken_jobs.stopping import LEAVE_AT_ONCE, Step, Unfinished, every, unless_asked
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_swarm.app import App
 from oaken_swarm.exposure import exposure, tls
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from oaken_swarm.oidc import Oidc
 
 log = logging.getLogger("oaken.process")
-
-LEAVE_AT_ONCE = 130
 
 
 class Process:
@@ -60,6 +60,8 @@ class Process:
             self._runner = Runner(core.jobs, core.follower, core.clock, self._loaded.handlers(), grace)
             self._plugins = AtWork(self._loaded, core.schedules, core.bus, core.commit, core.clock)
         self._started = False
+        self._begun = False
+        """Whether the start came to its end; the stop of one that failed is not told, its error is to stand alone."""
         self._stop: asyncio.Task[None] | None = None
 
     @property
@@ -87,8 +89,6 @@ class Process:
             log.info("database open in %s", self.settings.data_dir)
             if self._server is not None:
                 await make_admin(self.core.tokens, self.settings.data_dir)
-                # Tokens that another process revokes are worthless here at once, not when they are read again.
-                self.core.follower.watch(True)
             await self.core.start_duties()
             log.info("duties begun")
             if self._plugins is not None:
@@ -99,35 +99,53 @@ class Process:
             if self._server is not None:
                 await self._server.start()
                 log.info("serving on %s", self.address)
+            self._begun = True
         except BaseException:
-            await self.stop()
+            with suppress(Unfinished):
+                await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Returns when everything has stopped. A handler that ignores its cancellation keeps it pending."""
+        """Returns when everything has stopped. A handler that ignores its cancellation keeps it pending. Raises `Unfinished` where
+        something failed, of which nothing goes on either."""
         if self._stop is None:
             self._stop = asyncio.get_running_loop().create_task(self._stop_all(), name="stop")
         await asyncio.shield(self._stop)
 
     async def _stop_all(self) -> None:
-        begun = self.core.opened
+        steps: list[Step] = []
         if self._server is not None:
-            self._server.refuse()
-            _step(begun, "no new requests")
-        await self.core.stop_duties()
-        _step(begun, "duties ended")
+            steps.append(self._step("refusing requests", self._refuse, "no new requests"))
+        steps.append(self._step("the duties", self.core.stop_duties, "duties ended"))
         if self._runner is not None:
-            await self._runner.stop()
-            if begun:
-                await self.core.jobs.flush()  # what its workers did last
-            _step(begun, "runner ended")
+            steps.append(self._step("the runner", self._end_runner, "runner ended"))
         if self._plugins is not None:
-            await self._plugins.stop()
+            steps.append(("the plugins", self._plugins.stop))
         if self._server is not None:
-            await self._server.stop()
-            _step(begun, "streams ended")
-        await self.core.close()
-        _step(begun, "database closed")
+            steps.append(self._step("the server", self._server.stop, "streams ended"))
+        steps.append(self._step("the core", self.core.close, "database closed"))
+        await every(*steps)
+
+    def _step(self, name: str, act: Callable[[], Awaitable[None]], told: str) -> Step:
+        """A step of the stop, logged when it is done; not where the start failed, whose error is to stand alone."""
+
+        async def run() -> None:
+            await act()
+            if self._begun:
+                log.info("%s", told)
+
+        return name, run
+
+    async def _refuse(self) -> None:
+        assert self._server is not None
+        self._server.refuse()
+
+    async def _end_runner(self) -> None:
+        assert self._runner is not None
+        steps: list[Step] = [("the workers", self._runner.stop)]
+        if self.core.opened:
+            steps.append(("writing down what the workers did last", self.core.jobs.flush))
+        await every(*steps)
 
 
 def _oidc(settings: Settings, clock: Clock) -> Oidc | None:
@@ -139,16 +157,10 @@ def _oidc(settings: Settings, clock: Clock) -> Oidc | None:
     return Oidc(settings.auth["oidc"], clock)
 
 
-def _step(begun: bool, name: str) -> None:
-    """Logs a step of the stop; not where the start failed, whose error is to stand alone."""
-    if begun:
-        log.info("%s", name)
-
-
 def run(process: Process, ready: Callable[[], None]) -> None:
     """Runs a process until SIGTERM or SIGINT, and stops it in order; a second signal leaves at once.
 
-    `ready` is called when everything works. Raises what `Process.start` raises.
+    `ready` is called when everything works. Raises what `Process.start` and `Process.stop` raise.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -171,11 +183,13 @@ async def _until_signalled(process: Process, ready: Callable[[], None]) -> None:
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, on_signal)
-    await process.start()
+    begun = await unless_asked(process.start(), asked)
     try:
-        ready()
-        await asked.wait()
-        log.info("stopping: jobs that run have %g s; a second signal leaves at once", process.settings.runner.grace)
+        if begun:
+            ready()
+            await asked.wait()
+            grace = process.settings.runner.grace
+            log.info("stopping: jobs that run have %g s; a second signal leaves at once", grace)
     finally:
         await process.stop()
     log.info("stopped")

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -32,6 +33,7 @@ from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.config import Settings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import BadJson
+from oaken_jobs.stopping import LEAVE_AT_ONCE, Unfinished, unless_asked
 from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_jobs.tracing import Trace
 from oaken_mcp import server
@@ -46,7 +48,6 @@ DRAIN_SECONDS = 0.5
 """How long calls may go on after stdin has ended: enough for all that do not wait for something."""
 FLUSH_SECONDS = 0.5
 """How long the last answers may take to a client that does not read them."""
-LEAVE_AT_ONCE = 130
 
 
 def run(
@@ -81,19 +82,30 @@ def run(
 
 
 async def _run(core: Core, caller: Caller, wire: Wire) -> None:
-    stop = anyio.Event()
+    stop = asyncio.Event()
     _on_signals(asyncio.get_running_loop(), stop)
-    await core.open()
+
+    begun = await unless_asked(_start(core), stop)
     try:
-        if (danger := unsafe_version()) is not None:
-            log.warning("%s", danger)
-        await core.start_duties()
-        await serve(server.build(core, lambda ctx: caller.principal(server.client_name(ctx))), wire, stop)
+        if begun:
+            await serve(server.build(core, lambda ctx: caller.principal(server.client_name(ctx))), wire, stop)
     finally:
         await core.close()
 
 
-def _on_signals(loop: asyncio.AbstractEventLoop, stop: anyio.Event) -> None:
+async def _start(core: Core) -> None:
+    try:
+        await core.open()
+        if (danger := unsafe_version()) is not None:
+            log.warning("%s", danger)
+        await core.start_duties()
+    except BaseException:
+        with suppress(Unfinished):
+            await core.close()
+        raise
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     def on_signal(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, _leave)
@@ -107,7 +119,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(LEAVE_AT_ONCE)
 
 
-async def serve(mcp: Server[Any], wire: Wire, stop: anyio.Event) -> None:
+async def serve(mcp: Server[Any], wire: Wire, stop: asyncio.Event) -> None:
     """One connection, until the client closes it or goes away, or `stop` is set."""
     inbox, requests = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbox, outgoing = anyio.create_memory_object_stream[SessionMessage](0)

@@ -79,6 +79,12 @@ class Follower(Lifecycle):
     def _cancels_only(self) -> bool:
         return all(self._listeners.values())
 
+    async def look(self) -> None:
+        """Looks now whether another process has committed; who waits for that is looked after by itself."""
+        if await self._store.changed():
+            self.foreign()
+            self._own.set()
+
     async def catch_up(self) -> None:
         """Brings those who want cancellations alone up to now, so that who listens to everything need not read back that far."""
         if self._listeners and self._cancels_only:

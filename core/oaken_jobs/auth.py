@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import orjson
 
@@ -28,7 +28,7 @@ MISS_SECONDS = 0.02
 USED_MS = 60_000
 """How exactly it is known when a token was last used."""
 LOOK_SECONDS = 0.02
-"""Between two looks at whether tokens that somebody waits with are still good, where other processes commit all the time."""
+"""Between two looks at whether another process has committed, which may have changed tokens; also while somebody waits with one."""
 
 MAY: dict[str, frozenset[str]] = {
     "read": frozenset({"viewer", "user", "admin"}),
@@ -100,6 +100,10 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Tokens:
     """Creates, lists, rotates, revokes and checks tokens, and tells when one that somebody waits with is good no more."""
 
@@ -110,6 +114,9 @@ class Tokens:
         self._by_hash: dict[str, TokenRow] = {}
         self._read_at: float | None = None
         self._changes = 0
+        self._looked_at = float("-inf")
+        self.look: Callable[[], Awaitable[None]] = _nothing
+        """Asks whether another process has committed; then `forget` is called."""
         self._used: dict[str, int] = {}
         self._waiting: dict[asyncio.Future[None], str] = {}
         """Who waits for the end of a token, by its hash."""
@@ -249,6 +256,9 @@ class Tokens:
 
     async def _rows(self, no_older_than: float) -> dict[str, TokenRow]:
         now = self._clock.monotonic()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            await self.look()
         if self._read_at is None or now - self._read_at > no_older_than:
             changes = self._changes
             self._by_hash = {row.hash: row for row in await self._store.tokens()}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from oaken_jobs import files
 from oaken_jobs.errors import BadJson, ConfigError
 from oaken_jobs.jsontext import dump, parse
 from oaken_jobs.redaction import clean
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from oaken_jobs.kinds import Kind, Rules
     from oaken_jobs.routing import QueueRule
 
-FILE_NAME: Final = "config.toml"
 APP_NAME: Final = "oaken-swarm"
 QUEUE_NAME: Final = r"[a-z][a-z0-9_-]{0,40}"
 
@@ -272,7 +272,7 @@ def load(
     _check_plain(environ)
     folder = _folder(data_dir, environ)
     named = config or (Path(environ["OAKEN_CONFIG"]) if environ.get("OAKEN_CONFIG") else None)
-    file = (named or folder / FILE_NAME).expanduser().absolute()
+    file = (named or folder / files.CONFIG).expanduser().absolute()
     content = _read(file, required=named is not None)
 
     given: dict[_Where, _Given] = {}
@@ -300,9 +300,23 @@ def load(
         else:
             node[path[-1]] = value.value
     try:
-        return Settings.model_validate(tree)
+        settings = Settings.model_validate(tree)
     except ValidationError as error:
         raise _refusal(error, given) from None
+    _check_files(settings, file, given)
+    return settings
+
+
+def _check_files(settings: Settings, config: Path, given: Mapping[_Where, _Given]) -> None:
+    """Refuses logs that would be written into a file that is there for something else."""
+    journals = {"events_file": settings.log.events_file, "file": settings.log.file}
+    wrong = files.refused(settings.data_dir, config, {key: name for key, name in journals.items() if name})
+    if wrong is not None:
+        key, allowed = wrong
+        said = given.get(("log", key), _Given(journals[key], "the default"))
+        raise ConfigError(
+            f"{said.origin}: [log] {key} is {_json(said.value)}; it must be {allowed}.", setting=f"[log] {key}"
+        )
 
 
 class Shown(NamedTuple):

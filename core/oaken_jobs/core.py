@@ -15,6 +15,7 @@ from oaken_jobs.dispatch import Dispatcher
 from oaken_jobs.events.bus import Bus
 from oaken_jobs.events.event import TraceRow
 from oaken_jobs.events.log import EventLog
+from oaken_jobs.files import DATABASE
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
@@ -24,12 +25,11 @@ from oaken_jobs.pruning import Pruner
 from oaken_jobs.repeats import Repeats
 from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
+from oaken_jobs.stopping import Step, every
 from oaken_jobs.store.base import Store
 from oaken_jobs.store.sqlite import SqliteStore
 from oaken_jobs.traces import Traces
 from oaken_jobs.tracing import Trace
-
-DATABASE = "core.db"
 
 
 def calm_collector() -> None:
@@ -77,6 +77,7 @@ class Core:
         """Whether the database has been opened; a process whose start failed closes it all the same."""
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self._foreign
+        self.tokens.look = self.follower.look
         self.commit.committed = self.follower.own_commit
 
     @classmethod
@@ -116,22 +117,26 @@ class Core:
         await self.pruner.start()
 
     async def stop_duties(self) -> None:
-        """Ends what changes jobs by itself, after what is in flight. What only tells of changes goes on until `close`."""
-        await self.pruner.stop()
-        await self.scheduler.stop()
-        await self.maintenance.stop()
+        """Ends what changes jobs by itself, after what is in flight. What only tells of changes goes on until `close`. Raises `Unfinished`
+        where something failed; all has ended then, too."""
+        await every(
+            ("the pruner", self.pruner.stop),
+            ("the scheduler", self.scheduler.stop),
+            ("the duties", self.maintenance.stop),
+        )
 
     async def close(self) -> None:
         """Answers who waits, ends the duties, tells what is left to tell, commits what was taken, closes the database. Nothing is
-        touched afterwards."""
+        touched afterwards. Raises `Unfinished` where something failed; the database is closed all the same."""
         self.dispatch.close()
-        await self.stop_duties()
-        await self.bus.stop()
+        steps: list[Step] = [("the duties", self.stop_duties), ("handlers of events", self.bus.stop)]
         if self.event_log is not None:
-            await self.event_log.stop()
-        await self.follower.stop()
-        await self.log_keeper.stop()
-        await self.commit.close()
+            steps.append(("the event log", self.event_log.stop))
+        steps += [
+            ("the follower", self.follower.stop),
+            ("the log keeper", self.log_keeper.stop),
+            ("the last writes", self.commit.close),
+        ]
         if self._trace is not None:
-            await self._trace.stop()
-        await self.store.close()
+            steps.append(("the trace", self._trace.stop))
+        await every(*steps, ("the database", self.store.close))

@@ -107,11 +107,11 @@ def zone(name: str) -> ZoneInfo:
 
 
 def next_after(schedule: Schedule, after: int) -> int:
-    """When a schedule runs next (ms), after `after`. An interval keeps its phase: whole periods from its anchor."""
+    """When a schedule runs next (ms), after `after`. An interval keeps its phase: whole periods from its anchor, before it or behind."""
     if schedule.cron is not None:
         return next_run(schedule.cron, after, schedule.timezone)
     assert schedule.every_ms is not None
-    periods = max(after - schedule.anchor, 0) // schedule.every_ms + 1
+    periods = (after - schedule.anchor) // schedule.every_ms + 1
     return schedule.anchor + periods * schedule.every_ms
 
 

@@ -6,9 +6,11 @@ newest file. Readers pass over it, and the next writer cuts it off. All calls bl
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from io import FileIO
@@ -23,11 +25,17 @@ LOCK_SECONDS = 10.0
 """How long `lock` waits: other processes hold it for milliseconds."""
 _POLL_SECONDS = 0.005
 _BLOCK = 1 << 16
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+MAX_LINE = 128 << 20
+"""Bytes of a line that is read; a longer one is none of ours and is passed over."""
+_PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_SAFE = _PLAIN | getattr(os, "O_NOFOLLOW", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""So that a pipe, which is refused, does not keep whoever opens it waiting."""
 
 
 class Journal:
-    """Lines end with a newline and hold none besides. The files, and the lock beside them, are the owner's alone.
+    """Lines end with a newline and hold none besides. The files, and the lock beside them, are the owner's alone. What stands in
+    their place and is no regular file, a pipe for instance, is neither read nor written: that is an `OSError`.
 
     A file grows to `max_bytes`; one line that is longer gets a file of its own. `backups` older files are kept.
     """
@@ -90,7 +98,8 @@ class Journal:
         """All lines, oldest first."""
         with self.snapshot() as files:
             for file in reversed(files.newest_first):
-                yield from _forwards(file)
+                for _, line in _forwards(file):
+                    yield line
 
     def snapshot(self) -> _Files:
         """The files there are, opened."""
@@ -104,18 +113,17 @@ class Journal:
             spare.unlink(missing_ok=True)
             for name in reversed(self._names()):
                 kept = _first_since(name, before)
-                if kept == 0:
-                    return
                 if kept is None:
                     name.unlink(missing_ok=True)
                     continue
-                if name == self.path:
-                    name = _numbered(
-                        self.path, 1
-                    )  # a file that is written to is never replaced: whoever follows it knows its end
-                    self.path.replace(name)
-                _copy(name, spare, kept)
-                spare.replace(name)
+                if kept > 0:
+                    if name == self.path:
+                        # A file that is written to is never replaced: whoever follows it knows its end. The older ones are gone.
+                        name = _numbered(self.path, 1)
+                        self.path.replace(name)
+                    _copy(name, spare, kept)
+                    spare.replace(name)
+                return
 
     def _fitting(self, lines: bytes, start: int, size: int) -> int:
         """Where to stop writing to a file of this size: behind the last line that it has room for."""
@@ -167,9 +175,9 @@ class Follow:
                 self._journal.path, self._file
             )  # before reading: then it grows no more
             if self._file is not None:
-                for line in itertools.islice(_forwards(self._file, self._offset), limit - len(found)):
+                for end, line in itertools.islice(_forwards(self._file, self._offset), limit - len(found)):
                     found.append(line)
-                    self._offset += len(line) + 1
+                    self._offset = end
             if len(found) < limit and not (rotated and self._advance()):
                 break
         return found
@@ -201,7 +209,7 @@ class _Files:
         with ExitStack() as opened:
             for name in names:
                 try:
-                    file = opened.enter_context(FileIO(name))
+                    file = opened.enter_context(_open_to_read(name))
                 except FileNotFoundError:
                     continue
                 if not any(_same(file, other) for other in self.newest_first):
@@ -237,13 +245,28 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
+def _open_to_read(path: Path) -> FileIO:
+    def at_once(name: str, _: int) -> int:
+        return os.open(name, os.O_RDONLY | _PLAIN | _AT_ONCE)
+
+    return _regular(FileIO(path, opener=at_once))
+
+
 def _open_to_append(path: Path) -> FileIO:
     def private(name: str, _: int) -> int:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE, 0o600)
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE | _AT_ONCE, 0o600)
 
-    file = FileIO(path, "r+", opener=private)
+    file = _regular(FileIO(path, "r+", opener=private))
     if os.fstat(file.fileno()).st_mode & 0o077 and os.name == "posix":
         os.fchmod(file.fileno(), 0o600)
+    return file
+
+
+def _regular(file: FileIO) -> FileIO:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        name = file.name
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", name)
     return file
 
 
@@ -266,15 +289,13 @@ def _copy(source: Path, target: Path, offset: int) -> None:
 def _first_since(name: Path, before: str) -> int | None:
     """Where the first line begins that is to be kept; None where there is none."""
     try:
-        file = FileIO(name)
+        file = _open_to_read(name)
     except FileNotFoundError:
         return None
     with file:
-        offset = 0
-        for line in _forwards(file):
+        for end, line in _forwards(file):
             if _ts(line) >= before:
-                return offset
-            offset += len(line) + 1
+                return end - len(line) - 1
     return None
 
 
@@ -286,8 +307,9 @@ def _ts(line: bytes) -> str:
         return ""
 
 
-def _forwards(file: FileIO, offset: int = 0) -> Iterator[bytes]:
-    """The whole lines there are now, from an offset on. What is behind the last of them may change while it is read."""
+def _forwards(file: FileIO, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The whole lines there are now, from an offset on, and where each ends. What is behind the last of them may change while it is
+    read."""
     end, step = _end(file), _BLOCK
     while offset < end:
         file.seek(offset)
@@ -295,11 +317,27 @@ def _forwards(file: FileIO, offset: int = 0) -> Iterator[bytes]:
         if not data:
             return  # somebody else has emptied the file
         cut = data.rfind(b"\n") + 1
+        if cut == 0 and len(data) > MAX_LINE:
+            offset, step = _line_end(file, offset + len(data)), _BLOCK
+            continue
         if cut == 0:
             step *= 2
             continue
-        yield from data[: cut - 1].split(b"\n")
-        offset, step = offset + cut, _BLOCK
+        for line in data[: cut - 1].split(b"\n"):
+            offset += len(line) + 1
+            yield offset, line
+        step = _BLOCK
+
+
+def _line_end(file: FileIO, offset: int) -> int:
+    """Where the line ends that an offset is in."""
+    file.seek(offset)
+    while data := file.read(_BLOCK):
+        found = data.find(b"\n")
+        if found >= 0:
+            return offset + found + 1
+        offset += len(data)
+    return offset
 
 
 def _end(file: FileIO) -> int:
@@ -326,6 +364,9 @@ def _backwards(file: FileIO) -> Iterator[tuple[int, bytes]]:
         data = file.read(taken) + rest
         begin = 0 if place == 0 else data.find(b"\n") + 1
         if begin == len(data):
+            if len(data) > MAX_LINE:
+                place, rest, step = _line_begin(file, place), b"", _BLOCK
+                continue
             rest = data
             step *= 2  # within a long line: what was read is not to be copied once a block
             continue
@@ -334,6 +375,18 @@ def _backwards(file: FileIO) -> Iterator[tuple[int, bytes]]:
             offset -= len(line) + 1
             yield offset, line
         rest = data[:begin]
+
+
+def _line_begin(file: FileIO, offset: int) -> int:
+    """Where the line begins that an offset is in."""
+    while offset > 0:
+        taken = min(_BLOCK, offset)
+        file.seek(offset - taken)
+        found = file.read(taken).rfind(b"\n")
+        if found >= 0:
+            return offset - taken + found + 1
+        offset -= taken
+    return 0
 
 
 def _places(newest_first: list[FileIO]) -> Iterator[tuple[FileIO, int]]:

@@ -17,6 +17,7 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.loop import Loop
+from oaken_jobs.stopping import every
 from oaken_jobs.store.base import ProcessRow, Recover, Register, Store, Sweep, Unregister
 
 log = logging.getLogger("oaken.maintenance")
@@ -54,8 +55,10 @@ class Maintenance(Loop):
     async def _end(self) -> None:
         await super()._end()
         self._store.steady = False
-        await self._flush()
-        await self._commit.call(Unregister(self._process))
+        await every(
+            ("writing down what agents did", self._flush),
+            ("leaving the list of processes", lambda: self._commit.call(Unregister(self._process))),
+        )
 
     async def tick(self) -> None:
         """One round of all duties that are due."""

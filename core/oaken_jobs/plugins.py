@@ -27,6 +27,7 @@ from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.plugin import NotConfigured, Plugin
 from oaken_jobs.redaction import error_text
 from oaken_jobs.schedules import Schedules, checked
+from oaken_jobs.stopping import every
 from oaken_jobs.store.base import ForgetHealth
 
 GROUP: Final = "oaken.plugins"
@@ -190,7 +191,6 @@ class AtWork:
 
     async def stop(self) -> None:
         """Ends what goes on by itself. A health check that ignores its cancellation keeps it pending."""
-        for loop in self._loops:
-            await loop.stop()
+        await every(*((f"the health check of {loop.plugin}", loop.stop) for loop in self._loops))
         for plugin in self._plugins:
             plugin.attach(None)

@@ -20,10 +20,17 @@ PAUSE_SECONDS = 0.02
 TRACE_SECONDS = 3600.0
 """Between two looks at the trace: to forget a part of it is to copy the rest."""
 DAY_MS = 86_400_000
+JUMP_MS = 3_600_000
+"""A wall clock that went forward by so much more than time passed may be wrong."""
+BELIEF_SECONDS = 3600.0
+"""How long such a clock must have stood before anything is forgotten by it."""
 
 
 class Pruner(Loop):
-    """`tick` forgets all that is due, for tests and for the loop."""
+    """`tick` forgets all that is due, for tests and for the loop.
+
+    What is forgotten does not come back, so a clock that has jumped ahead is believed only after an hour.
+    """
 
     def __init__(self, store: Store, commit: Committer, clock: Clock, trace: Trace | None = None) -> None:
         super().__init__("pruner", self.tick, clock, TICK_SECONDS)
@@ -31,9 +38,13 @@ class Pruner(Loop):
         self._commit = commit
         self._trace = trace
         self._forgot_at = float("-inf")
+        self._offset = self._wall_offset()
+        self._believed_at = float("-inf")
 
     async def tick(self) -> None:
         """One round: everything that is too old now, or until the loop is told to stop."""
+        if not self._believed():
+            return
         await self._forget_trace()
         rules, now = self._store.rules, self._clock.now()
         op = Prune(
@@ -47,6 +58,20 @@ class Pruner(Loop):
             if await self._commit.call(op) < BATCH:
                 return
             await self._clock.sleep(PAUSE_SECONDS)
+
+    def _believed(self) -> bool:
+        """Whether the wall clock has gone as time did for long enough."""
+        before, self._offset = self._offset, self._wall_offset()
+        if self._offset - before > JUMP_MS:
+            self._believed_at = self._clock.monotonic() + BELIEF_SECONDS
+            log.warning(
+                "the clock jumped ahead by %.1f h; nothing is forgotten for an hour", (self._offset - before) / 3.6e6
+            )
+        return self._clock.monotonic() >= self._believed_at
+
+    def _wall_offset(self) -> float:
+        """Wall time less monotonic time, in milliseconds: constant but for jumps."""
+        return self._clock.now() - self._clock.monotonic() * 1000
 
     async def _forget_trace(self) -> None:
         if self._trace is None or self._clock.monotonic() - self._forgot_at < TRACE_SECONDS:

@@ -47,7 +47,11 @@ class Runner:
 
     async def stop(self) -> None:
         """Takes nothing new, gives handlers their grace, then releases what is left."""
-        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        ends = [worker.begin_stop() for worker in self._workers if worker.state != "stopped"]
+        if ends:
+            await asyncio.wait(ends)
+        for end in ends:
+            end.result()
 
     async def drain(self) -> int:
         """Runs until nothing can be leased; how many jobs were taken. For tests and one-shot commands."""

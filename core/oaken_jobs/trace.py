@@ -27,7 +27,6 @@ log = logging.getLogger("oaken.trace")
 
 T = TypeVar("T")
 
-FILE = "trace.jsonl"
 WAIT_SECONDS = 2.0
 """How long a caller waits for its rows; while the disk hangs beyond that, none waits."""
 WAITING_BYTES = 64 << 20

@@ -99,3 +99,25 @@ async def _until_pruned(world: World) -> None:
         await asyncio.sleep(0.001)
         world.clock.advance(0.02)
     await task
+
+
+async def test_nothing_is_forgotten_by_a_clock_that_has_just_jumped_ahead(world: World) -> None:
+    job = await ended(world)
+    world.clock.jump(365 * DAY)
+    await world.core.pruner.tick()
+    world.clock.advance(3500)
+    await world.core.pruner.tick()
+    world.clock.jump(-365 * DAY)
+    await world.core.pruner.tick()
+    world.clock.advance(200)
+    await world.core.pruner.tick()
+    assert (await world.job(job)).id == job
+    world.clock.advance(29 * DAY)
+    await world.core.pruner.tick()
+    assert await rows(world, "jobs") == 1
+    world.clock.jump(2 * DAY)
+    await world.core.pruner.tick()
+    assert await rows(world, "jobs") == 1
+    world.clock.advance(3600)
+    await world.core.pruner.tick()
+    assert await rows(world, "jobs") == 0

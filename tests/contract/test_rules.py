@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from oaken_jobs.clock import FakeClock
-from oaken_jobs.core import DATABASE, Core
+from oaken_jobs.core import Core
 from oaken_jobs.errors import OakenError
+from oaken_jobs.files import DATABASE
 from oaken_jobs.kinds import Kind, Rules, Schema
 from oaken_jobs.model import Actor, Job, Leased, Principal
 from oaken_jobs.requests import NewJobRequest

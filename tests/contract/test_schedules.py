@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs import cron
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, PayloadInvalid
 from oaken_jobs.model import Job, Schedule
@@ -208,3 +209,48 @@ async def test_who_may_only_read_or_work_changes_no_schedule(world: World) -> No
     for who in (VIEWER, AGENT):
         with pytest.raises(Forbidden):
             await put(world, who=who)
+
+
+YEAR = 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"every_seconds": 60}, {"every_seconds": 86_400}, {"cron": "*/5 * * * *"}, {"cron": "0 3 1 1 *"}],
+    ids=str,
+)
+@pytest.mark.parametrize("when", ["while it runs", "before a restart", "when it is put"])
+async def test_a_clock_that_was_a_year_ahead_for_a_moment_keeps_no_schedule_away(
+    world: World, fields: dict[str, Any], when: str
+) -> None:
+    async def wrong() -> None:
+        world.clock.jump(YEAR)
+        if when == "when it is put":
+            await put(world, **fields)
+        await world.core.scheduler.tick()
+        world.clock.jump(-YEAR)
+
+    if when != "when it is put":
+        await put(world, **fields)
+    await wrong()
+    if when == "before a restart":
+        await world.restart()
+    world.clock.advance(60)
+    await world.core.scheduler.tick()
+    found, now = await schedule(world), world.clock.now()
+    assert now < found.next_run == cron.next_after(found, now)
+    assert found.every_ms is None or found.next_run - now <= found.every_ms
+    world.clock.advance((found.next_run - now) / 1000)
+    await world.core.scheduler.tick()
+    assert (await schedule(world)).last_run == found.next_run
+
+
+async def test_a_clock_that_is_set_back_a_little_runs_no_slot_twice(world: World) -> None:
+    await put(world)
+    world.clock.advance(60)
+    await world.core.scheduler.tick()
+    world.clock.jump(-5)
+    for _ in range(4):
+        await world.core.scheduler.tick()
+        world.clock.advance(1)
+    assert len(await fired(world)) == 1

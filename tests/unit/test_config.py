@@ -310,3 +310,42 @@ def test_what_the_settings_say_of_rules_reaches_them(tmp_path: Path) -> None:
     assert (found.cancel_grace, found.ask_timeout, found.keep_days) == (7, 8, 9)
     assert (found.catch_up_spread, found.event_ring_size, found.audit_keep_days) == (10, 11, 12)
     assert found.kinds["slow"].retry_delays == (1, 60)
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ({"file": "core.db"}, '[log] file is "core.db"; it must be another file: this one is the database\'s.'),
+        ({"events_file": "core.db-wal"}, "the database's"),
+        ({"file": "CORE.DB"}, "the database's"),
+        ({"events_file": "logs/../core.db"}, "the database's"),
+        ({"events_file": "config.toml"}, "for the settings"),
+        ({"file": "trace.jsonl"}, "the trace's"),
+        ({"file": "events.jsonl"}, "[log] events_file"),
+        ({"file": "a.log", "events_file": "./a.log"}, "[log] events_file"),
+        ({"file": "trace.jsonl.lock"}, ".lock, .tmp or a number"),
+        ({"file": "events.jsonl.1"}, ".lock, .tmp or a number"),
+        ({"file": "logs"}, "a folder is not"),
+        ({"events_file": ".."}, "a folder is not"),
+        ({"file": "new/"}, "a folder is not"),
+        ({"file": "link"}, "the database's"),
+        ({"file": "a\0b"}, "the name of a file"),
+    ],
+)
+def test_a_log_is_never_written_into_a_file_that_is_there_for_something_else(
+    tmp_path: Path, log: dict[str, str], told: str
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "link").symlink_to("core.db")
+    with pytest.raises(ConfigError) as refusal:
+        load(tmp_path, {}, log=log)
+    assert told in refusal.value.message
+
+
+def test_a_log_may_have_a_name_of_its_own_wherever_it_is(tmp_path: Path) -> None:
+    settings = load(tmp_path, {}, log={"file": "logs/oaken.log", "events_file": str(tmp_path / "other" / "core.db")})
+    assert settings.log.file == "logs/oaken.log"
+    own = tmp_path / "own.toml"
+    own.write_text("[log]\nfile = 'own.toml'\n")
+    with pytest.raises(ConfigError, match="for the settings"):
+        load(tmp_path, {}, own)

@@ -1,5 +1,6 @@
 """The journal: what writers leave, what readers find, whatever was rotated, forgotten or cut off in between."""
 
+import itertools
 import json
 import os
 import stat
@@ -260,3 +261,61 @@ def test_what_a_killed_process_left_of_forgetting_is_removed(path: Path) -> None
     journal.forget(DAY)
     assert list(journal.lines()) == [at(DAY)]
     assert "j.jsonl.tmp" not in files(journal)
+
+
+@pytest.mark.parametrize("backups", [0, 1, 3])
+def test_forgetting_drops_what_comes_before_the_first_line_to_be_kept_whatever_the_clock_did(
+    path: Path, backups: int
+) -> None:
+    for times in itertools.product((1, 9), repeat=6):
+        for left in path.parent.iterdir():
+            left.unlink()
+        journal = Journal(path, 120, backups)
+        for number, day in enumerate(times):
+            write(journal, at(day * DAY, f"{number:03d}"))
+        there = list(journal.lines())
+        journal.forget(5 * DAY)
+        first = next((n for n, one in enumerate(there) if b"1970-01-10" in one), len(there))
+        assert list(journal.lines()) == there[first:], times
+
+
+@pytest.mark.parametrize("giant", [0, 1, 2])
+def test_a_line_that_is_longer_than_any_of_ours_is_passed_over_by_every_reader(
+    path: Path, monkeypatch: pytest.MonkeyPatch, giant: int
+) -> None:
+    monkeypatch.setattr("oaken_jobs.journal.MAX_LINE", 150_000)
+    journal = Journal(path, 10_000_000, 2)
+    written = [at(1 * DAY), at(2 * DAY)]
+    follow = Follow(journal)
+    write(journal, *written[:giant], b"x" * 1_000_000, *written[giant:])
+    assert list(journal.lines()) == written
+    assert list(journal.backwards()) == written[::-1]
+    assert journal.last_line() == written[-1]
+    assert follow.read(9) == written
+    write(journal, at(3 * DAY))
+    assert follow.read(9) == [at(3 * DAY)]
+    follow.close()
+    journal.forget(2 * DAY)
+    assert list(journal.lines()) == [at(2 * DAY), at(3 * DAY)]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("place", ["j.jsonl", "j.jsonl.1"])
+def test_what_is_no_regular_file_is_neither_read_nor_written_and_keeps_nobody_waiting(
+    path: Path, what: str, place: str
+) -> None:
+    taken = path.with_name(place)
+    match what:
+        case "pipe":
+            os.mkfifo(taken)
+        case "device":
+            taken.symlink_to("/dev/zero")
+        case _:
+            taken.mkdir()
+    journal = Journal(path, 10, 2)
+    with pytest.raises(OSError, match=r"regular file|directory|symbolic"):
+        write(journal, b"a") if place == path.name else journal.last_line()
+    for act in (journal.last_line, lambda: list(journal.lines()), lambda: Follow(journal), lambda: journal.forget(DAY)):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            act()

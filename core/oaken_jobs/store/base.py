@@ -311,7 +311,8 @@ class FireOne:
 @dataclass(slots=True)
 class Fire:
     """Enqueues the jobs of schedules that are due, the longest due first, at most `limit`, and moves these on. Reply: how many
-    (`int`). Where many are late, their jobs are spread over `spread_ms`."""
+    (`int`). Where many are late, their jobs are spread over `spread_ms`. Schedules that a wrong clock has moved too far get their next
+    slot from now."""
 
     spread_ms: int
     limit: int = 500
@@ -790,6 +791,10 @@ class Store(Protocol):
 
     async def next_schedule(self) -> int | None:
         """When the next schedule is due (ms); None where there is none."""
+        ...
+
+    async def schedules_ahead(self, now: int) -> bool:
+        """Whether a schedule was made, or has run, at a time that has not come yet: by a clock that was wrong."""
         ...
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]: ...

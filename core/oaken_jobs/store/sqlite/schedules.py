@@ -8,15 +8,19 @@ from oaken_jobs import cron
 from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Actor, NewJob, Schedule
 from oaken_jobs.store.base import Enqueue, Fire, FireOne, PutSchedule, RemoveSchedule
+from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import SCHEDULE_COLUMNS, Unit
 
 LATE_MS = 10_000
 """A run so much behind its time was missed: no process was there to fire it."""
 FEW = 20
 """Late runs that are not worth spreading."""
+AHEAD_MS = 60_000
+"""A time so far ahead was written by a clock that was wrong. Less than that is a clock that was set a little."""
 
 _SAME = ("queue", "kind", "payload", "priority", "every_ms", "cron", "timezone", "owner")
 """What makes a schedule what it is; one that says the same is unchanged."""
+_AHEAD = f"select {SCHEDULE_COLUMNS} from schedules where max(anchor, coalesce(last_run, 0)) > ?"
 _DUE = f"select {SCHEDULE_COLUMNS} from schedules where next_run <= ? order by next_run, workspace, name limit ?"
 
 
@@ -54,6 +58,7 @@ def fire_one(unit: Unit, op: FireOne) -> tuple[Schedule, Enqueue]:
 
 def fire_due(unit: Unit, op: Fire) -> list[tuple[Schedule, Enqueue]]:
     """The jobs of the schedules that are due, which are moved on. Runs that were missed are one run."""
+    _put_right(unit)
     due = [Schedule._make(row) for row in unit.db.execute(_DUE, (unit.now, op.limit)).fetchall()]
     late = sum(unit.now - one.next_run > LATE_MS for one in due)
     runs: list[tuple[Schedule, Enqueue]] = []
@@ -67,6 +72,23 @@ def fire_due(unit: Unit, op: Fire) -> list[tuple[Schedule, Enqueue]]:
             (cron.next_after(schedule, unit.now), unit.now, schedule.workspace, schedule.name),
         )
     return runs
+
+
+def ahead(db: Database, now: int) -> list[Schedule]:
+    """Schedules that were made, or have run, at a time that has not come yet."""
+    return [Schedule._make(row) for row in db.execute(_AHEAD, (now + AHEAD_MS,)).fetchall()]
+
+
+def _put_right(unit: Unit) -> None:
+    """Gives schedules that a wrong clock has moved too far their next slot from now."""
+    for schedule in ahead(unit.db, unit.now):
+        next_run = min(schedule.next_run, cron.next_after(schedule, unit.now))
+        anchor = next_run - schedule.every_ms if schedule.every_ms is not None else unit.now
+        last_run = min(schedule.last_run, unit.now) if schedule.last_run is not None else None
+        unit.db.execute(
+            "update schedules set next_run = ?, anchor = ?, last_run = ? where workspace = ? and name = ?",
+            (next_run, anchor, last_run, schedule.workspace, schedule.name),
+        )
 
 
 def fired(unit: Unit, schedule: Schedule, job_id: int, actor: Actor) -> None:

@@ -31,7 +31,7 @@ from oaken_jobs.store.base import (
     Surroundings,
     TokenRow,
 )
-from oaken_jobs.store.sqlite import reads, schema
+from oaken_jobs.store.sqlite import reads, schedules, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, copy, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
@@ -346,6 +346,9 @@ class SqliteStore:
 
     async def next_schedule(self) -> int | None:
         return await self._find(reads.next_schedule)
+
+    async def schedules_ahead(self, now: int) -> bool:
+        return bool(await self._find(schedules.ahead, now))
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]:
         return await self._read(reads.documents, workspace, ids)
