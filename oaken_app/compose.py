@@ -20,5 +20,11 @@ def core_of(settings: Settings, rules: Rules, role: str) -> Core:
 
 def trace_of(settings: Settings, clock: Clock) -> Trace:
     """The trace of the data folder: what an earlier start recorded is read and forgotten also where nothing is recorded now."""
-    journal = Journal(settings.data_dir / FILE, settings.trace.max_bytes, settings.log.file_backups)
-    return Recorder(journal, clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days)
+    return Recorder(
+        trace_journal(settings), clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days
+    )
+
+
+def trace_journal(settings: Settings) -> Journal:
+    """The file of the trace."""
+    return Journal(settings.data_dir / FILE, settings.trace.max_bytes, settings.log.file_backups)

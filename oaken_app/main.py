@@ -48,6 +48,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "login": Command("oaken_app.login", "login", "Keep a token for a server elsewhere, so that OAKEN_URL suffices."),
     "logout": Command("oaken_app.login", "logout", "Forget the token for a server elsewhere."),
+    "trace": Command("oaken_app.trace", "app", "Read what models and agents were told and answered; for admins."),
+    "config": Command("oaken_app.config", "app", "See which settings count, and where each comes from."),
+    "backup": Command("oaken_app.backup", "app", "Copy the database into a file, while everything goes on."),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 

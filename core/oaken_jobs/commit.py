@@ -43,6 +43,8 @@ class Committer:
         self._closed = False
         self.claims: ClaimSource = lambda ops: None
         self.committed: Callable[[Sequence[Op]], None] = lambda ops: None
+        self.measured: Callable[[float, bool], None] = lambda seconds, claimed: None
+        """Told how long each transaction took, and whether jobs were claimed in it."""
         self.shared = False
         """Whether other processes have the database open."""
 
@@ -121,7 +123,10 @@ class Committer:
     async def _commit(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> None:
         replies: list[Reply]
         try:
+            started = self._loop.time() if self._loop is not None else 0.0
             replies = await self._written(ops, calls, claimed)
+            if self._loop is not None:
+                self.measured(self._loop.time() - started, claimed is not None)
         except asyncio.CancelledError:
             _answer(calls, [Unavailable("Oaken was stopped; the outcome of this call is unknown.")] * len(ops))
             raise

@@ -305,6 +305,31 @@ def load(
         raise _refusal(error, given) from None
 
 
+class Shown(NamedTuple):
+    """A setting, its value, and who says so; None for a default."""
+
+    key: str
+    value: Any
+    origin: str | None
+
+
+def shown(settings: Settings) -> list[Shown]:
+    """All settings for people, without secrets: of what plugins are told only that they are told something."""
+    found: list[Shown] = []
+    for section in _SECTIONS:
+        for key, value in getattr(settings, section).model_dump().items():
+            where = f"[{section}] {key}"
+            if (section, key) == ("plugins", "settings"):
+                value = dict.fromkeys(value, "…")
+            found.append(Shown(where, value, settings.origins.get(where)))
+    for section in _NAMED:
+        for name, of_name in getattr(settings, section).items():
+            for key in of_name.model_fields_set:
+                where = f"[{section}.{name}] {key}"
+                found.append(Shown(where, getattr(of_name, key), settings.origins.get(where)))
+    return found
+
+
 def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
     """What the settings decide about jobs, with the kinds and queues that are built in.
 

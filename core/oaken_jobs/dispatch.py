@@ -52,6 +52,11 @@ class Dispatcher:
         """Told when the first patient request comes and when the last one has gone."""
         commit.claims = self._collect
 
+    @property
+    def waiting(self) -> int:
+        """How many lease requests wait."""
+        return len(self._waiters)
+
     async def lease(self, want: Want, wait_seconds: float) -> list[Leased]:
         """Up to `want.max` jobs, at once or within `wait_seconds`; empty where none came.
 

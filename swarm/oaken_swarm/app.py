@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,7 @@ from oaken_swarm.routes import ROUTES
 from oaken_swarm.waits import Waits
 
 if TYPE_CHECKING:
+    from oaken_swarm.metrics import Metrics
     from oaken_swarm.oidc import Oidc
 
 log = logging.getLogger("oaken.http")
@@ -39,6 +41,8 @@ log = logging.getLogger("oaken.http")
 SMALL_BYTES = 1 << 20
 BULK_BYTES = 16 << 20
 MOST_CONTAINERS = 1 << 20
+_ROUTE = "oaken.route"
+"""In the scope of a call: the template of its route."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -74,6 +78,11 @@ class App:
         self._mounts = dict(mounts or {})
         self._waits = Waits()
         self._streams = Waits()
+        self._metrics: Metrics | None = None
+        if local is None:
+            from oaken_swarm.metrics import Metrics  # not for commands, which are to come at once
+
+            self._metrics = Metrics(core, lambda: self._streams.open)
         self._stopping = False
         self._sizes = _sizes(core)
         self._many = {
@@ -93,6 +102,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # no lifespan: whoever composes the process owns start and stop
+        started = time.perf_counter()
         try:
             path = scope.get("raw_path", b"").decode("ascii")
             headers = _Headers(scope)
@@ -126,6 +136,14 @@ class App:
             start += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": answer.status, "headers": start})
         await send({"type": "http.response.body", "body": body})
+        self._note(scope, answer.status, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        """Keeps account of a call by its route's template: a path may hold a lease id, a query anything."""
+        method, route = (scope["method"], scope[_ROUTE]) if _ROUTE in scope else ("", "none")
+        if self._metrics is not None:
+            self._metrics.answered(method, route, status, seconds)
+        log.debug("%s %s: %d in %.1f ms", method, route, status, seconds * 1000)
 
     async def _pour(self, stream: Stream, receive: Receive, send: Send) -> None:
         """Sends parts as they come. A client that reads slowly holds up nobody: the parts are made as it takes them."""
@@ -155,6 +173,7 @@ class App:
         route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
+        scope[_ROUTE] = route.path
         token = None if route.open else headers.token
         who = self._local or (_NOBODY if route.open else await self._callers.authenticate(token, address))
         if route.needs is not None:
@@ -162,6 +181,7 @@ class App:
         call = Call(
             self._core, self._callers, self._polls, self._waits, receive, who, None if self._local else token, params
         )
+        call.metrics = self._metrics
         call.last_event_id = headers.last_event_id
         if headers.idempotency_key is not None and route.writes:
             call.idempotency_key = read(_Key, {"Idempotency-Key": headers.idempotency_key}).key

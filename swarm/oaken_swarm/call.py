@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -20,6 +20,9 @@ from oaken_jobs.requests import MAX_ID
 from oaken_swarm.callers import Callers
 from oaken_swarm.polls import Polls
 from oaken_swarm.waits import Waited, Waits
+
+if TYPE_CHECKING:
+    from oaken_swarm.metrics import Metrics
 
 _ID = re.compile(r"[0-9]{1,16}", re.ASCII)
 
@@ -78,6 +81,8 @@ class Call:
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str | None = None
     last_event_id: str | None = None
+    metrics: Metrics | None = None
+    """None where no port is served."""
 
     @property
     def job_id(self) -> int:

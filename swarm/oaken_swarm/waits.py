@@ -27,6 +27,11 @@ class Waits:
         self.stopped = False
         """Whether nothing waits any more."""
 
+    @property
+    def open(self) -> int:
+        """How many wait."""
+        return len(self._ends)
+
     async def run(self, receive: Receive, work: Coroutine[Any, Any, Any], until: Coroutine[Any, Any, None]) -> Waited:
         """Does `work` until it is done, the client goes away, `until` returns or the server stops; raises what it raises.
 

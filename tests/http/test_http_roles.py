@@ -74,6 +74,7 @@ MAY: dict[str, set[str]] = {
     "GET /v1/logs": {"admin"},
     "GET /openapi.json": ALL,
     "GET /docs": ALL,
+    "GET /metrics": ALL,
     "GET /healthz": ALL,
     "GET /readyz": ALL,
 }

@@ -7,8 +7,10 @@ Each operation has its reply at its own place; one that is refused answers with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from oaken_jobs.errors import OakenError
@@ -602,6 +604,16 @@ class Leases(NamedTuple):
     """Counted for tokens with `max_per_hour` alone."""
 
 
+class Depth(NamedTuple):
+    """How many jobs of a kind are in a state of a queue; of queued ones, how long (ms) the one has waited that could run longest."""
+
+    state: str
+    queue: str
+    kind: str
+    jobs: int
+    waited_ms: int | None
+
+
 class Surroundings(NamedTuple):
     """What besides its own row keeps a queued job from running; see `waits`."""
 
@@ -635,6 +647,8 @@ class Store(Protocol):
     """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
 
     rules: Rules
+    moves: Counter[tuple[str, str]]
+    """What this process did to jobs since it opened the store: by verb, and the state it led to."""
     steady: bool
     """Set while somebody writes every second: a longer silence then means that this process stood still, and with it every
     heartbeat to it."""
@@ -733,6 +747,19 @@ class Store(Protocol):
 
     async def states(self, where: JobFilter) -> dict[str, int]:
         """How many jobs are in each state."""
+        ...
+
+    async def depths(self, now: int) -> list[Depth]:
+        """What there is, for figures."""
+        ...
+
+    async def backup(self, target: Path) -> None:
+        """Copies all there is at one moment into a new file, and checks the copy. Raises `ConfigError` for a file that cannot be
+        written, `Unavailable` for a copy that is not sound."""
+        ...
+
+    def size(self) -> int:
+        """Bytes on disk."""
         ...
 
     async def paused(self) -> set[str]: ...

@@ -1,10 +1,10 @@
-"""Whether the process lives, and whether it can do its work. Open to all, and saying nothing else."""
+"""Whether the process lives and can do its work, open to all; and figures, for any token."""
 
 from __future__ import annotations
 
 import asyncio
 
-from oaken_jobs.errors import Unavailable
+from oaken_jobs.errors import NotFound, Unavailable
 from oaken_jobs.requests import EmptyRequest
 from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
@@ -29,7 +29,14 @@ async def readyz(call: Call, asked: EmptyRequest) -> Answer:
     return answer({"status": "ok"})
 
 
+async def metrics(call: Call, asked: EmptyRequest) -> Answer:
+    if call.metrics is None:
+        raise NotFound("There are no metrics of a command; ask a server.")
+    return Answer(await call.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+
 ROUTES = (
+    Route("GET", "/metrics", metrics, says="Figures for Prometheus"),
     Route("GET", "/healthz", healthz, open=True, says="Whether the process lives", gives=answers.Health),
     Route("GET", "/readyz", readyz, open=True, says="Whether the store answers", gives=answers.Health),
 )

@@ -127,3 +127,15 @@ def create_file(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         pass
+
+
+def copy(database: Database, target: Path) -> str | None:
+    """Copies the database as it is at this moment, others writing meanwhile or not; what is wrong with the copy, None for nothing."""
+    into = sqlite3.connect(target, isolation_level=None)
+    try:
+        database.backup(into)
+        into.execute("pragma journal_mode = delete").fetchall()  # one file, without a log beside it
+        found = into.execute("pragma quick_check").fetchall()[0][0]
+        return None if found == "ok" else str(found)
+    finally:
+        into.close()

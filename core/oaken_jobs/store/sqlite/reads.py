@@ -13,6 +13,7 @@ from oaken_jobs.store.base import (
     ActivityFilter,
     AuditRow,
     Counts,
+    Depth,
     Document,
     HealthRow,
     JobFilter,
@@ -282,6 +283,15 @@ def counts(db: Database, workspace: str | None) -> list[Counts]:
         (workspace,),
     ).fetchall()
     return [Counts._make(row) for row in rows]
+
+
+def depths(db: Database, now: int) -> list[Depth]:
+    rows = db.execute(
+        "select state, queue, kind, count(*), max(case when state = 'queued' and blocked = 0 and run_at <= ?1 then ?1 - run_at end) "
+        "from jobs group by state, queue, kind",
+        (now,),
+    ).fetchall()
+    return [Depth._make(row) for row in rows]
 
 
 def paused(db: Database) -> set[str]:

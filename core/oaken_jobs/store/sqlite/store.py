@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,6 +19,7 @@ from oaken_jobs.store.base import (
     ActivityFilter,
     AuditRow,
     Counts,
+    Depth,
     Document,
     HealthRow,
     JobFilter,
@@ -30,7 +33,7 @@ from oaken_jobs.store.base import (
 )
 from oaken_jobs.store.sqlite import reads, schema
 from oaken_jobs.store.sqlite.cache import RowCache
-from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, create_file
+from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, copy, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
 
 log = logging.getLogger("oaken.store")
@@ -64,6 +67,7 @@ class SqliteStore:
         self._offset = self._wall_offset()
         self._written_at = clock.monotonic()
         self.steady = False
+        self.moves: Counter[tuple[str, str]] = Counter()
 
     async def open(self) -> None:
         try:
@@ -141,7 +145,7 @@ class SqliteStore:
             foreign = not self._cache.valid_for(reads.data_version(database))
             work = Transaction(database, now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
             replies = work.apply(ops)
-            leased = work.leased
+            leased, moved = work.leased, work.moved
         except BaseException as error:
             database.execute("rollback")
             self._cache.clear()
@@ -149,7 +153,7 @@ class SqliteStore:
             if len(ops) == 1 or isinstance(error, OperationalError):
                 raise
             database.execute("begin immediate")
-            replies, leased = self._one_by_one(database, ops)
+            replies, leased, moved = self._one_by_one(database, ops)
         try:
             database.execute("commit")
         except BaseException as error:
@@ -161,11 +165,15 @@ class SqliteStore:
         if work is not None:
             work.committed()
         self._leased_kinds |= leased
+        self.moves.update(moved)
         return replies
 
-    def _one_by_one(self, database: Database, ops: Sequence[Op]) -> tuple[list[Reply], dict[str, int]]:
+    def _one_by_one(
+        self, database: Database, ops: Sequence[Op]
+    ) -> tuple[list[Reply], dict[str, int], Counter[tuple[str, str]]]:
         replies: list[Reply] = []
         leased: dict[str, int] = {}
+        moved: Counter[tuple[str, str]] = Counter()
         now = self._clock.now()
         for op in ops:
             database.execute("savepoint one")
@@ -173,11 +181,12 @@ class SqliteStore:
                 work = Transaction(database, now, self.rules, self._leased_kinds, RowCache())
                 replies += work.apply([op])
                 leased |= work.leased
+                moved.update(work.moved)
             except BaseException as error:
                 database.execute("rollback to one")
                 replies.append(error)
             database.execute("release one")
-        return replies, leased
+        return replies, leased, moved
 
     async def changed(self) -> bool:
         if self._watcher is None:
@@ -276,6 +285,40 @@ class SqliteStore:
 
     async def states(self, where: JobFilter) -> dict[str, int]:
         return await self._read(reads.states, where)
+
+    async def depths(self, now: int) -> list[Depth]:
+        return await self._read(reads.depths, now)
+
+    async def backup(self, target: Path) -> None:
+        spare = target.with_name(f".{target.name}.part")
+        try:
+            spare.unlink(missing_ok=True)
+            create_file(spare)
+            # Of its own: it is busy for as long as the copy takes.
+            reader = await connect(self.path, readonly=True)
+            try:
+                problem = await reader.run(copy, spare)
+            finally:
+                await reader.close()
+            if problem is not None:
+                raise Unavailable(f"The copy is not sound ({problem}); nothing was kept. See `oaken doctor`.")
+            spare.replace(target)
+        except OSError as error:
+            raise ConfigError(f"{target} cannot be written: {error.strerror}. Name another file.") from None
+        except Error as error:
+            raise Unavailable(f"The copy could not be made ({error}); nothing was kept.") from None
+        finally:
+            with suppress(OSError):  # whatever stood in the way has been told
+                spare.unlink()
+
+    def size(self) -> int:
+        total = 0
+        for name in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            try:
+                total += name.stat().st_size
+            except FileNotFoundError:
+                continue
+        return total
 
     async def paused(self) -> set[str]:
         return await self._find(reads.paused)

@@ -6,6 +6,7 @@ decides what becomes of a job.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -196,6 +197,11 @@ class Transaction:
                 now = self._unit.jobs[job.id]
                 job = job.having({"blocked": now.blocked, "run_at": now.run_at})
                 replies[place] = reply._replace(job=job) if isinstance(reply, Enqueued) else job
+
+    @property
+    def moved(self) -> Counter[tuple[str, str]]:
+        """What was done to jobs: by verb, and the state it led to."""
+        return self._unit.moved
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""

@@ -6,7 +6,7 @@ statement a shape.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -72,6 +72,8 @@ class Unit:
         self.progress: list[tuple[Any, ...]] = []
         """Steps of trails: (job id, at, percent, message, epoch)."""
         self.activity: list[tuple[Any, ...]] = []
+        self.moved: Counter[tuple[str, str]] = Counter()
+        """What was done to jobs: by verb, and the state it led to."""
 
     def known(self, job_id: int, within: str | None) -> Job:
         """A job that was loaded. Raises `NotFound`, also for one of another workspace than the caller is bound to."""
@@ -149,6 +151,7 @@ class Unit:
         return after
 
     def note(self, event: str, verb: str, before: Job | None, after: Job, actor: Actor) -> None:
+        self.moved[(verb, after.state)] += 1
         self.activity.append(
             (
                 self.now,

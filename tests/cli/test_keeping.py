@@ -1,0 +1,217 @@
+"""`oaken backup`, `config`, `trace`, `events`, `log` and `watch` as a person meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oaken_jobs.config import LogSettings
+from oaken_jobs.core import Core
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.store.sqlite.driver import sqlite3
+from tests.cli.test_cli import Said, oaken
+from tests.process.test_serve import clean_environ
+
+Run = Callable[..., Said]
+ME = Principal(Actor("user", "me", "cli"), frozenset({"user", "agent", "admin"}))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return lambda *arguments, **more: oaken(*arguments, data=tmp_path / "data", **more)
+
+
+# Backup.
+
+
+def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run: Run, tmp_path: Path) -> None:
+    for _ in range(20):
+        run("job", "enqueue", "work")
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            run("job", "enqueue", "more")
+
+    busy = threading.Thread(target=load)
+    busy.start()
+    copy = tmp_path / "copy.db"
+    said = run("backup", str(copy))
+    stop.set()
+    busy.join()
+    assert (said.code, "checked" in said.out) == (0, True), said.err
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".copy")] == []
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    copy.rename(fresh / "core.db")
+    listed = json.loads(oaken("job", "list", "--kind", "work", "--json", data=fresh).out)
+    assert len(listed["jobs"]) == 20
+    assert oaken("doctor", data=fresh).code == 0
+
+
+def test_a_file_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    run("job", "enqueue", "work")
+    (tmp_path / "copy.db").write_text("mine")
+    said = run("backup", str(tmp_path / "copy.db"))
+    assert (said.code, "is there already" in said.err) == (1, True)
+    assert (tmp_path / "copy.db").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_told_kindly(run: Run, tmp_path: Path) -> None:
+    run("job", "enqueue", "work")
+    said = run("backup", str(tmp_path / "no" / "such" / "folder" / "copy.db"))
+    assert (said.code, said.err.count("\n")) == (0, 0), "its folder is made"
+    (tmp_path / "file").write_text("")
+    said = run("backup", str(tmp_path / "file" / "copy.db"))
+    assert (said.code, said.err.count("\n"), "cannot be" in said.err) == (1, 1, True), said.err
+
+
+def test_the_trace_goes_along_only_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    traced = {"OAKEN_TRACE__ENABLED": "true"}
+    run("job", "enqueue", "work", "--payload", '{"text": "said in private"}', **traced)
+    worked = subprocess.Popen(
+        [sys.executable, "-m", "oaken_app.main", "work", "--kind", "work", "--", "cat"],
+        env={**clean_environ(), **traced, "OAKEN_DATA_DIR": str(tmp_path / "data")},
+    )
+    assert run("job", "wait", "1").code == 0
+    worked.send_signal(signal.SIGTERM)
+    worked.wait(20)
+    run("backup", str(tmp_path / "without.db"))
+    run("backup", str(tmp_path / "with.db"), "--trace")
+    assert not (tmp_path / "without.db.trace.jsonl").exists()
+    rows = [json.loads(line) for line in (tmp_path / "with.db.trace.jsonl").read_text().splitlines()]
+    assert [row["event"] for row in rows] == ["lease", "finish"]
+    assert stat.S_IMODE((tmp_path / "with.db.trace.jsonl").stat().st_mode) == 0o600
+    told = run("trace", "tail")
+    assert "said in private" in told.out
+    assert json.loads(run("trace", "tail", "--json").out.splitlines()[0])["event"] == "lease"
+    assert run("trace", "tail", "--job", "2").out.startswith("There are no such rows")
+    database = sqlite3.connect(tmp_path / "data" / "core.db")
+    assert [row[0] for row in database.execute("select outcome from audit").fetchall()] == ["allowed"] * 3
+    database.close()
+
+
+# Settings.
+
+
+def test_what_is_set_is_shown_with_who_says_so_and_secrets_are_not(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.toml").write_text(
+        '[jobs]\nmax_attempts = 3\n[plugins.settings.embedder]\nurl = "http://user:hunter2@host"\n'
+    )
+    said = run("config", "show", OAKEN_LOG__LEVEL="debug", OAKEN_TOKEN="oak_secret-token")
+    assert "[jobs] max_attempts" in said.out
+    assert "config.toml" in said.out
+    assert "OAKEN_LOG__LEVEL" in said.out
+    assert "hunter2" not in said.out
+    assert "secret-token" not in said.out
+    assert "[server] port" not in said.out
+    assert "[server] port" in run("config", "show", "--all").out
+    found = json.loads(run("config", "show", "--json").out)["settings"]
+    assert {"key": "[jobs] max_attempts", "value": 3, "origin": str(tmp_path / "data" / "config.toml")} in found
+
+
+def test_the_path_is_where_settings_are_read_from_or_would_be(run: Run, tmp_path: Path) -> None:
+    assert run("config", "path").out.strip() == str(tmp_path / "data" / "config.toml")
+    (tmp_path / "other.toml").write_text("")
+    assert run("config", "path", OAKEN_CONFIG=str(tmp_path / "other.toml")).out.strip() == str(
+        tmp_path / "other.toml"
+    )
+
+
+# Events, logs, watching.
+
+
+async def _happen(folder: Path, count: int) -> None:
+    core = Core.on_folder(folder, Rules(), "cli", log=LogSettings(file_max_bytes=2_000))
+    await core.open()
+    for _ in range(count):
+        await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert core.event_log is not None
+    await core.event_log.tick()
+    await core.close()
+
+
+async def test_the_newest_events_are_shown_across_a_rotation_oldest_first(run: Run, tmp_path: Path) -> None:
+    await _happen(tmp_path / "data", 30)
+    assert (tmp_path / "data" / "events.jsonl.2").exists()
+    said = run("events", "tail", "-n", "25")
+    jobs = [line.split("job ")[1].split()[0] for line in said.out.splitlines()]
+    assert jobs == [str(n) for n in range(6, 31)]
+    assert run("events", "tail", "--kind", "queue_state_changed").out.startswith("There are no such events")
+    assert json.loads(run("events", "tail", "-n", "1", "--json").out)["data"]["job_id"] == 30
+    wrong = run("events", "tail", "--kind", "job_state_change")
+    assert (wrong.code, "Did you mean job_state_changed" in wrong.err) == (1, True)
+
+
+def test_where_there_is_no_event_log_that_is_said(run: Run) -> None:
+    run("job", "enqueue", "work")
+    assert "There are no such events" in run("events", "tail").out
+    off = run("events", "tail", OAKEN_LOG__EVENTS_FILE="")
+    assert (off.code, "The event log is off" in off.err) == (1, True)
+    remote = oaken("events", "tail", OAKEN_URL="http://127.0.0.1:1")
+    assert (remote.code, "oaken watch" in remote.err) == (1, True)
+
+
+def test_what_happens_is_shown_as_it_happens(run: Run, tmp_path: Path) -> None:
+    run("job", "enqueue", "first")
+    watching = subprocess.Popen(
+        [sys.executable, "-u", "-m", "oaken_app.main", "watch", "--json"],
+        env={**clean_environ(), "OAKEN_DATA_DIR": str(tmp_path / "data")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    stop = threading.Event()
+
+    def happen() -> None:
+        while not stop.is_set():
+            run("job", "enqueue", "work")
+
+    busy = threading.Thread(target=happen)
+    busy.start()
+    assert watching.stdout is not None
+    told = json.loads(watching.stdout.readline())
+    stop.set()
+    busy.join()
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(20) == 0
+    watching.stdout.close()
+    assert (told["kind"], told["data"]["job_kind"]) == ("job_state_changed", "work")
+
+
+async def test_log_lines_are_shown_oldest_first_and_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
+    from oaken_jobs.events.event import LogLine
+    from oaken_jobs.model import LogRow
+    from oaken_jobs.store.base import KeepLog
+
+    core = Core.on_folder(tmp_path / "data", Rules(), "cli")
+    await core.open()
+    assert LogLine.kind == "log_line"
+    rows = [
+        LogRow(0, core.clock.now(), level, "oaken.test", text, "serve 1")
+        for level, text in (("info", "first"), ("debug", "hidden"), ("error", "second\x1b[2J\nTraceback"))
+    ]
+    await core.commit.call(KeepLog(rows))
+    await core.close()
+    said = run("log", "tail")
+    assert [line.split("oaken.test: ")[-1] for line in said.out.splitlines()] == [
+        "first",
+        "second [2J",
+        "    Traceback",
+    ]
+    assert "\x1b" not in said.out
+    assert [json.loads(line)["message"] for line in run("log", "tail", "--level", "debug", "--json").out.splitlines()][
+        1
+    ] == "hidden"
