@@ -6,7 +6,7 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.errors import RateLimited
 from oaken_swarm.rates import Rate
 
-EMPTY_POLLS = 20
+EMPTY_POLLS = 100
 EMPTY_POLL_SECONDS = 10
 BRIEF_SECONDS = 0.5
 """Who waits for less asks in a loop."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -14,29 +12,7 @@ from oaken_jobs.clock import FakeClock, SystemClock
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_swarm import RateLimited
-from tests.service import RULES, Service, problem, serve
-
-
-class Shifted(SystemClock):
-    """The machine's clock, some seconds later."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
-@pytest.fixture
-def clock() -> Shifted:
-    return Shifted()
-
-
-@pytest.fixture
-async def core(tmp_path: Path, clock: Shifted) -> AsyncIterator[Core]:
-    found = Core.on_folder(tmp_path / "data", RULES, "serve", clock)
-    await found.open()
-    yield found
-    await found.close()
+from tests.service import Service, problem, serve
 
 
 @pytest.fixture
@@ -97,7 +73,7 @@ async def test_calls_without_a_token_try_none(proxied: Service) -> None:
 async def test_an_agent_that_asks_in_a_tight_loop_is_told_to_wait(server: Service) -> None:
     bot, user = await server.client("bot", "agent"), await server.client()
     server.app._polls._empty._clock = FakeClock()
-    for _ in range(20):
+    for _ in range(100):
         assert await bot.lease(wait_seconds=0) == {"leases": []}
     with pytest.raises(RateLimited, match="wait_seconds") as refused:
         await bot.lease(wait_seconds=0.01)
@@ -109,20 +85,22 @@ async def test_an_agent_that_asks_in_a_tight_loop_is_told_to_wait(server: Servic
     assert await bot.lease() == {"leases": []}  # who got a job starts anew
 
 
-async def test_an_agent_that_is_told_to_wait_and_does_is_served(server: Service, clock: Shifted) -> None:
-    class Waits(Shifted):
+async def test_an_agent_that_is_told_to_wait_and_does_is_served(server: Service) -> None:
+    clock = server.app._polls._empty._clock = FakeClock()
+
+    class Waits(SystemClock):
         async def sleep(self, seconds: float) -> None:
-            clock.ahead += seconds
+            clock.advance(seconds)
 
     bot = await server.client("bot", "agent", tries=4, clock=Waits())
-    slept = clock.ahead
-    for _ in range(25):
+    for _ in range(150):
         assert await bot.lease() == {"leases": []}
-    assert clock.ahead > slept
+    assert clock.monotonic() > 3
 
 
-async def test_an_agent_that_polls_now_and_then_is_let_be(server: Service, clock: Shifted) -> None:
-    bot: Any = await server.client("bot", "agent")
-    for _ in range(60):
-        clock.ahead += 0.5
+async def test_an_agent_that_polls_now_and_then_is_let_be(server: Service) -> None:
+    clock = server.app._polls._empty._clock = FakeClock()
+    bot = await server.client("bot", "agent")
+    for _ in range(250):
+        clock.advance(0.1)
         assert await bot.lease() == {"leases": []}

@@ -160,7 +160,7 @@ async def test_a_late_result_is_told_kept_and_adopted(server: Service) -> None:
 
 async def _lost(client: Client, job_id: int) -> bool:
     # Whoever asks for work takes back what ran out.
-    await client.lease(kinds=["nothing"])
+    await client.lease(kinds=["nothing"], wait_seconds=0.5)
     return (await client.job(job_id))["job"]["state"] == "failed"
 
 
