@@ -16,17 +16,20 @@ import orjson
 
 from oaken_jobs import jsontext
 from oaken_jobs.errors import BadJson
-from oaken_jobs.handlers import JobContext, PermanentJobError
+from oaken_jobs.handlers import JobContext, JobError, PermanentJobError
 
 TERM_SECONDS = 10.0
 """Between the polite signal and the other one."""
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.1
+"""Between two looks whether a command, or the last of its group, has ended."""
 BAD_DATA = 65
 ERROR_BYTES = 16_384
 """Of standard error that are kept: its end."""
+OUTPUT_SECONDS = 2.0
+"""How long what the command has left running may hold its output open after it has ended."""
 
 
-class CommandFailed(Exception):
+class CommandFailed(JobError):
     """The command ended with another code than 0."""
 
     def __init__(self, told: str) -> None:
@@ -42,6 +45,13 @@ class Command:
     def __init__(self, words: Sequence[str], most: int) -> None:
         self._words = list(words)
         self._most = most
+        self._running: set[int] = set()
+        """Commands that run, by their process groups."""
+
+    def kill(self) -> None:
+        """Ends all commands that run, with all they have started, at once. May be called by a signal's handler."""
+        for group in list(self._running):
+            _signal(group, signal.SIGKILL)
 
     async def run(self, job: JobContext) -> dict[str, Any]:
         """Runs it once for a job. Raises `CommandFailed`, `PermanentJobError`; cancelled, it ends the command first."""
@@ -53,21 +63,38 @@ class Command:
             env=os.environ | _told(job),
             start_new_session=True,
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        work = asyncio.gather(
-            _feed(process.stdin, orjson.dumps(job.payload)),
-            _read(process.stdout, self._most),
-            _tail(process.stderr),
-            process.wait(),
-        )
+        self._running.add(process.pid)
         try:
-            _, out, err, code = await work
+            out, err = await self._outcome(process, orjson.dumps(job.payload))
         except BaseException:
             await _end(process)
             raise
-        return self._result(out, err, code)
+        finally:
+            self._running.discard(process.pid)
+        assert process.returncode is not None
+        return self._result(out, err, process.returncode)
+
+    async def _outcome(self, process: asyncio.subprocess.Process, payload: bytes) -> tuple[bytes, bytes]:
+        """What it wrote until it ended, and a moment longer where others hold its output open."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = bytearray(), bytearray()
+        work = asyncio.gather(
+            _feed(process.stdin, payload),
+            _read(process.stdout, out, self._most),
+            _tail(process.stderr, err),
+            process.wait(),
+        )
+        try:
+            while process.returncode is None and not work.done():
+                await asyncio.wait((work,), timeout=LOOK_SECONDS)
+            await asyncio.wait((work,), timeout=OUTPUT_SECONDS)
+            if work.done():
+                work.result()
+        finally:
+            work.cancel()
+        return bytes(out), bytes(err)
 
     def _result(self, out: bytes, err: bytes, code: int) -> dict[str, Any]:
         if code != 0:
@@ -116,19 +143,16 @@ async def _feed(stdin: asyncio.StreamWriter, payload: bytes) -> None:
         pass  # it does not want to know
 
 
-async def _read(stdout: asyncio.StreamReader, most: int) -> bytes:
+async def _read(stdout: asyncio.StreamReader, kept: bytearray, most: int) -> None:
     """All of it, or one byte more than `most`: what comes then is thrown away, so that the command is not held up."""
-    kept = bytearray()
     while chunk := await stdout.read(65_536):
         kept += chunk[: most + 1 - len(kept)]
-    return bytes(kept)
 
 
-async def _tail(stderr: asyncio.StreamReader) -> bytes:
-    kept = b""
+async def _tail(stderr: asyncio.StreamReader, kept: bytearray) -> None:
     while chunk := await stderr.read(65_536):
-        kept = (kept + chunk)[-ERROR_BYTES:]
-    return kept
+        kept += chunk
+        del kept[:-ERROR_BYTES]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

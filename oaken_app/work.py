@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,10 @@ def work(
     """
     if not command or not command[0].strip():
         raise InvalidRequest("There is no command; put it behind --: `oaken work --kind shout -- tr a-z A-Z`.")
+    if shutil.which(command[0]) is None:
+        raise InvalidRequest(
+            f"There is no program {command[0]!r}, or it may not be run. Check its name, or give its path."
+        )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("oaken").setLevel(logging.INFO)
     asyncio.run(_work(kind, command, queue, concurrency, lease_seconds, grace, instance, data_dir))
@@ -68,4 +73,4 @@ async def _work(
         )
         for kind in kinds:
             worker.handler(kind, concurrency=concurrency)(command.run)
-        await worker.run_until_signalled()
+        await worker.run_until_signalled(command.kill)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oaken_jobs.errors import OakenError
+from oaken_jobs.held import described
 from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import Activity
 from oaken_jobs.store.base import EVERYTHING, ActivityFilter, Cancel, Op, Store
@@ -23,6 +23,7 @@ log = logging.getLogger("oaken.activity")
 
 POLL_SECONDS = 0.005
 """Between looks at whether another process has committed, while somebody waits. A look costs about 43 microseconds."""
+AGAIN_SECONDS = 1.0
 PAGE = 1000
 CANCELS = ActivityFilter(verbs=("cancel",))
 
@@ -108,9 +109,10 @@ class Follower(Lifecycle):
             await self._wanted.wait()
             try:
                 await self._pass()
-            except OakenError as error:
-                log.warning("cannot follow the activity: %s", error)
-                await asyncio.sleep(1)
+            except Exception as error:
+                log.warning("cannot follow the activity, trying again: %s", described(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._own.set()  # what was to be told still is
 
     async def _pass(self) -> None:
         if self._listeners:

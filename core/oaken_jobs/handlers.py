@@ -29,6 +29,10 @@ def bounded(seconds: object) -> float | None:
     return float(min(max(seconds, 0), MAX_SECONDS))
 
 
+class JobError(Exception):
+    """Raised by a handler: the attempt failed, and the text says all there is to say; the log has no traceback."""
+
+
 class PermanentJobError(Exception):
     """Raised by a handler: trying again would not help. The job fails at once, whatever attempts it has left."""
 

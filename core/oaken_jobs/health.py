@@ -72,6 +72,8 @@ class HealthLoop:
     async def _asked(self) -> str | None:
         try:
             said: object = await self._health.check()
-        except (Exception, SystemExit) as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # whatever a check raises is its own, and ends nobody else
             return described(error)
         return None if said is None else str(said)

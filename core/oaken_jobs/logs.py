@@ -16,7 +16,7 @@ import orjson
 from oaken_jobs import auth, redaction, views
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Conflict, OakenError
+from oaken_jobs.errors import Conflict
 from oaken_jobs.events.bus import Bus
 from oaken_jobs.events.event import LogLine
 from oaken_jobs.journal import Journal
@@ -27,6 +27,11 @@ from oaken_jobs.store.base import KeepLog, Store
 TICK_SECONDS = 0.5
 MOST_WAITING = 2_000
 """Lines that wait to be written; more are dropped, and counted."""
+MOST_A_MINUTE = 3_000
+"""Lines that are kept of a minute; more are dropped, and counted."""
+TRIES = 60
+"""How often the same lines are tried; half a minute at least. Then they are dropped, and counted, for those behind them."""
+LOGGER_LIMIT = 200
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 6_000
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -45,17 +50,25 @@ class LogKeeper(Loop):
         self._journal = journal
         self._process = f"{role} {os.getpid()}"
         self._handler = _Handler(clock)
+        self._failures = 0
 
     async def tick(self) -> None:
         """One round."""
-        lines = self._handler.taken()
+        await self._write(self._handler.taken())
+
+    async def _write(self, lines: Sequence[LogLine]) -> None:
         if not lines:
             return
         try:
             await self._keep(lines)
-        except (OakenError, OSError):
-            self._handler.give_back(lines)  # said nowhere: the log is what does not work
+        except Exception:  # said nowhere: the log is what does not work
+            self._failures += 1
+            if self._failures % TRIES:
+                self._handler.give_back(lines)
+            else:
+                self._handler.drop(len(lines))
             return
+        self._failures = 0
         for line in lines:
             self._bus.tell(line)
 
@@ -79,7 +92,7 @@ class LogKeeper(Loop):
     async def _end(self) -> None:
         logging.getLogger().removeHandler(self._handler)
         await super()._end()
-        await self._once()
+        await self._write(self._handler.taken(all_told=True))
 
 
 class _Handler(logging.Handler):
@@ -90,27 +103,33 @@ class _Handler(logging.Handler):
         self._clock = clock
         self._lines: deque[LogLine] = deque()
         self._dropped = 0
+        self._minute = clock.monotonic()
+        self._of_minute = 0
         self._access = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = LogLine(self._clock.now(), _level(record.levelno), record.name, _message(record))
+            name = redaction.clean(record.name, LOGGER_LIMIT)
+            line = LogLine(self._clock.now(), _level(record.levelno), name, _message(record))
         except Exception:
             self.handleError(record)
             return
         with self._access:
-            if len(self._lines) < MOST_WAITING:
+            if self._room() and len(self._lines) < MOST_WAITING:
+                self._of_minute += 1
                 self._lines.append(line)
             else:
                 self._dropped += 1
 
-    def taken(self) -> list[LogLine]:
-        """All that waits; it does not wait any more."""
+    def taken(self, *, all_told: bool = False) -> list[LogLine]:
+        """All that waits; it does not wait any more. How many were lost is told when there is room again, or with `all_told`."""
         with self._access:
             lines, dropped = list(self._lines), self._dropped
             self._lines.clear()
-            self._dropped = 0
-        if dropped:
+            told = dropped > 0 and (self._room() or all_told)
+            if told:
+                self._dropped = 0
+        if told:
             lines.append(
                 LogLine(self._clock.now(), "warning", "oaken.log", f"{dropped} lines before this one were lost")
             )
@@ -123,6 +142,17 @@ class _Handler(logging.Handler):
             self._lines.extendleft(reversed(lines[:room]))
             self._dropped += max(0, len(lines) - room)
 
+    def drop(self, count: int) -> None:
+        """So many that were taken are lost."""
+        with self._access:
+            self._dropped += count
+
+    def _room(self) -> bool:
+        """Whether this minute may have one more line."""
+        if self._clock.monotonic() - self._minute >= 60:
+            self._minute, self._of_minute = self._clock.monotonic(), 0
+        return self._of_minute < MOST_A_MINUTE
+
 
 def _level(number: int) -> str:
     if number >= logging.ERROR:
@@ -133,10 +163,10 @@ def _level(number: int) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    text = redaction.clean(redaction.redact(record.getMessage()[: 4 * MESSAGE_LIMIT]), MESSAGE_LIMIT)
+    text = redaction.beginning(record.getMessage(), MESSAGE_LIMIT)
     if record.exc_info and record.exc_info[1] is not None:
         told = "".join(traceback.format_exception(record.exc_info[1]))
-        text += "\n" + redaction.clean(redaction.redact(told[-TRACEBACK_LIMIT:]), TRACEBACK_LIMIT).rstrip()
+        text += "\n" + redaction.end(told, TRACEBACK_LIMIT).rstrip()
     return text
 
 

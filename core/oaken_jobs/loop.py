@@ -15,6 +15,12 @@ log = logging.getLogger("oaken.loop")
 State = Literal["stopped", "running", "stopping"]
 
 
+def cut_short() -> bool:
+    """Whether somebody has cancelled the task that runs; otherwise a `CancelledError` is the doing of what it calls."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Lifecycle:
     """`stopped -> running -> stopping -> stopped`, as often as wanted.
 
@@ -122,5 +128,7 @@ class Loop(Lifecycle):
             await self._tick()
         except OakenError as error:
             log.warning("%s will try again: %s", self.name, error)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            if cut_short():
+                raise
             log.exception("%s failed; it will try again", self.name)

@@ -88,7 +88,9 @@ def load(settings: Settings) -> Loaded:
             rules = _with(plugin, loaded, settings, builtin)
         except NotConfigured as why:
             loaded.absent.append(Left(name, error_text(str(why))))
-        except (Exception, SystemExit) as why:
+        except KeyboardInterrupt:
+            raise  # the user's
+        except BaseException as why:
             # One that leaves the process while it is imported would take all others with it.
             told = str(why) if isinstance(why, (_Broken, OakenError)) else described(why)
             loaded.broken.append(Left(name, error_text(" ".join(told.split()))))

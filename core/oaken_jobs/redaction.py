@@ -221,13 +221,29 @@ def _flag_halves_before(text: str, cut: int) -> int:
 
 _WINDOW = 16_384
 _MARGIN = 1_024
+_TAIL = 65_536
+_TAIL_MARGIN = 8_192
+"""More than `_MARGIN`: a block of a private key is known by its beginning alone."""
 
 
 def error_text(text: str) -> str:
     """An error as it is stored: secrets redacted, then cleaned and cut to 500 characters. Quick for any length."""
+    return beginning(text, ERROR_LIMIT)
+
+
+def beginning(text: str, limit: int) -> str:
+    """The first `limit` characters of a text, at most 15,000, secrets redacted before it is cut. Quick for any length."""
     if len(text) <= _WINDOW:
-        return clean(redact(text), ERROR_LIMIT)
+        return clean(redact(text), limit)
     kept = redact(text[:_WINDOW])
     # The beginning of a secret that the window cut is not always known as one; so what stands at the end goes, too.
     kept = kept[: max(len(kept) - _MARGIN, kept.rfind(MARK) + len(MARK) if MARK in kept else 0)]
-    return clean(kept + "…", ERROR_LIMIT)
+    return clean(kept + "…", limit)
+
+
+def end(text: str, limit: int) -> str:
+    """The last `limit` characters of a text, at most 50,000, secrets redacted before it is cut. Quick for any length."""
+    kept = redact(text[-_TAIL:])
+    if len(text) > _TAIL:
+        kept = kept[_TAIL_MARGIN:]  # the end of a secret that the window cut is not known as one
+    return clean(kept)[-limit:]

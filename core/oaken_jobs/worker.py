@@ -37,6 +37,7 @@ from oaken_jobs.handlers import (
     Handler,
     Handlers,
     JobContext,
+    JobError,
     Lane,
     PermanentJobError,
     bounded,
@@ -494,7 +495,7 @@ def _tell(run: _Run, outcomes: Sequence[tuple[HeldLease, object]]) -> None:
         elif isinstance(outcome, asyncio.CancelledError) and (run.stopped or not lease.wanted):
             continue
         elif isinstance(outcome, BaseException) and not isinstance(outcome, Deferred | AfterChildren | Ask):
-            trace = None if id(outcome) in told else outcome
+            trace = None if id(outcome) in told or isinstance(outcome, JobError) else outcome
             told.add(id(outcome))
             log.warning("job %d (%s) failed: %s", job, kind, described(outcome), exc_info=trace)
 

@@ -123,8 +123,9 @@ class Worker:
         """Takes nothing new, gives running handlers their grace, then cancels them and releases their jobs."""
         await self._loop.stop()
 
-    async def run_until_signalled(self) -> None:
-        """`run_async`, ended in order by SIGINT or SIGTERM where this is the main thread."""
+    async def run_until_signalled(self, leaving: Callable[[], None] | None = None) -> None:
+        """`run_async`, ended in order by SIGINT or SIGTERM where this is the main thread; a second one leaves at once, after
+        `leaving` was called."""
         if threading.current_thread() is not threading.main_thread():
             await self.run_async()
             return
@@ -133,8 +134,14 @@ class Worker:
         def on_signal(number: int, frame: FrameType | None) -> None:
             # From here on the system has its own way: a second signal ends the process, whatever handlers do.
             for each in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(each, signal.SIG_DFL)
+                signal.signal(each, signal.SIG_DFL if leaving is None else on_second)
             loop.call_soon_threadsafe(self._stop_soon)
+
+        def on_second(number: int, frame: FrameType | None) -> None:
+            assert leaving is not None
+            leaving()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
         before = {each: signal.signal(each, on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -163,10 +163,45 @@ def test_a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_job_back(b
     assert not _alive(int(pids.read_text()))
 
 
-def test_a_command_that_is_not_there_fails_the_job_and_says_so(bench: Bench) -> None:
+def test_a_command_that_is_not_there_is_told_before_any_job_is_taken(bench: Bench) -> None:
     job_id = bench.enqueue("shell", {}, max_attempts="1")
-    bench.work("shell", "no-such-program-anywhere")
-    assert "no-such-program-anywhere" in bench.until(job_id, "failed")["last_error"]
+    said = bench.run("work", "--kind", "shell", "--", "no-such-program-anywhere")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "no-such-program-anywhere" in said.err
+    assert bench.job(job_id)["state"] == "queued"
+
+
+def test_a_second_signal_ends_the_commands_with_all_they_have_started(bench: Bench, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    bench.enqueue("shell", {})
+    bench.enqueue("shell", {})
+    script = f"trap '' TERM INT; sleep 600 & echo $$ $! >> {pids}; wait"
+    worker = bench.work("shell", "sh", "-c", script, options=("--concurrency", "2"))
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 4)
+    worker.send_signal(signal.SIGINT)
+    assert worker.stdout is not None
+    while "again leaves at once" not in worker.stdout.readline():
+        pass
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(10) == -signal.SIGINT
+    for pid in map(int, pids.read_text().split()):
+        wait_for(lambda pid=pid: not _alive(pid))
+
+
+def test_what_a_command_leaves_running_does_not_keep_its_job(bench: Bench) -> None:
+    job_id = bench.enqueue("shell", {})
+    bench.work("shell", "sh", "-c", "sleep 60 & echo done")
+    assert bench.until(job_id, "succeeded", seconds=15)["result"] == {"text": "done"}
+
+
+def test_an_exit_code_is_told_without_a_traceback(bench: Bench) -> None:
+    job_id = bench.enqueue("shell", {}, max_attempts="1")
+    worker = bench.work("shell", "sh", "-c", "exit 3")
+    bench.until(job_id, "failed")
+    worker.send_signal(signal.SIGTERM)
+    told, _ = worker.communicate(timeout=20)
+    assert "exit code 3" in told
+    assert "Traceback" not in told
 
 
 def test_without_a_command_the_usage_is_said(bench: Bench) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from oaken_jobs.core import Core
-from oaken_jobs.errors import Forbidden, InvalidRequest
+from oaken_jobs.errors import Forbidden, InvalidRequest, Unavailable
 from oaken_jobs.events.bus import Missed
 from oaken_jobs.events.event import PUBLIC, Event, JobEvent, JobStateChanged, LogLine
 from oaken_jobs.model import Actor, Principal
+from oaken_jobs.store.sqlite.driver import OperationalError
 from tests.contract.world import AGENT, ME, VIEWER, World, until
 
 INSIDE = Principal(Actor("user", "inside", "http"), frozenset({"user"}), workspace="side")
@@ -130,17 +131,29 @@ async def test_a_handler_gets_every_event_of_its_kinds_however_slow_it_is(world:
     assert [e.job_id for e in found if isinstance(e, JobEvent)] == list(range(1, 701))
 
 
+class Own(BaseException):
+    """Of a plugin that derives from the wrong class."""
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt(), Own("no")], ids=repr
+)
 async def test_a_handler_that_raises_is_logged_and_hurts_neither_itself_nor_others(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, error: BaseException, waits: bool
 ) -> None:
     broken: list[int] = []
     well: list[int] = []
 
     def raises(event: Event) -> None:
         broken.append(event.id)
-        raise ValueError("no")
+        raise error
 
-    world.core.bus.handle("broken", [], raises)
+    async def raises_later(event: Event) -> None:
+        await asyncio.sleep(0)
+        raises(event)
+
+    world.core.bus.handle("broken", [], raises_later if waits else raises)
     world.core.bus.handle("well", [], lambda event: well.append(event.id))
     await world.core.bus.start()
     with caplog.at_level(logging.ERROR):
@@ -148,6 +161,41 @@ async def test_a_handler_that_raises_is_logged_and_hurts_neither_itself_nor_othe
         await world.add()
         await until(lambda: len(broken) == len(well) == 2)
     assert "broken: the handler failed on a job_state_changed" in caplog.text
+
+
+async def test_what_cannot_be_read_for_a_moment_is_heard_later(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("oaken_jobs.activity.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("oaken_jobs.events.bus.AGAIN_SECONDS", 0.01)
+    store = world.core.store
+    found: list[int] = []
+    world.core.bus.handle("handler", [], lambda event: found.append(event.id))
+    await world.core.bus.start()
+    with world.core.bus.stream(10) as stream:
+        await world.core.follower.ready()
+        for error in (OperationalError("disk I/O error"), ValueError("broken row")):
+            for name in ("changed", "activity", "activity_head"):
+                with monkeypatch.context() as broken:
+
+                    async def fails(*_: object, error: Exception = error) -> None:
+                        raise error
+
+                    broken.setattr(store, name, fails)
+                    await world.add()
+                    caplog.clear()
+                    await until(lambda: bool(caplog.records))
+        assert [one.id for one in await heard(stream, 6)] == list(range(1, 7))
+        await until(lambda: found == list(range(1, 7)))
+
+
+async def test_a_look_for_changes_that_fails_is_an_error_of_ours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(database: object) -> int:
+        raise OperationalError("disk I/O error")
+
+    monkeypatch.setattr("oaken_jobs.store.sqlite.reads.data_version", fails)
+    with pytest.raises(Unavailable, match="disk I/O error"):
+        await world.core.store.changed()
 
 
 async def test_a_handler_hears_at_the_stop_what_it_has_not_heard(world: World) -> None:

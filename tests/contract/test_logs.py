@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -169,3 +170,84 @@ async def test_where_a_file_is_set_lines_go_there_and_not_to_the_database(tmp_pa
     with pytest.raises(Conflict, match=r"go to the file oaken\.log"):
         await core.logs.list(ADMIN)
     await core.close()
+
+
+@pytest.mark.parametrize("place", ["database", "file"])
+@pytest.mark.parametrize(
+    "name", ["tool.caf\udce9", "x" * 100_000, "a\0b\x1b[31m"], ids=["surrogate", "huge", "control"]
+)
+async def test_whatever_a_logger_is_called_its_lines_are_kept(tmp_path: Path, place: str, name: str) -> None:
+    settings = LogSettings(file="oaken.log" if place == "file" else None, events_file="")
+    core = Core.on_folder(tmp_path, RULES, "serve", log=settings)
+    await core.open()
+    await core.log_keeper.start()
+    logging.getLogger(name).error("hello")
+    log.info("and after it")
+    await core.log_keeper.tick()
+    if place == "file":
+        rows = [orjson.loads(one) for one in (tmp_path / "oaken.log").read_bytes().splitlines()]
+        found = [(row["logger"], row["message"]) for row in rows]
+    else:
+        found = [(row.logger, row.message) for row in reversed(await core.logs.list(ADMIN))]
+    await core.close()
+    assert [message for _, message in found] == ["hello", "and after it"]
+    assert found[0][0].isprintable()
+    assert len(found[0][0]) <= logs.LOGGER_LIMIT
+
+
+async def test_lines_that_can_never_be_kept_do_not_block_those_after_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = world.core.commit.call
+
+    async def picky(op: Any) -> Any:
+        if any("poison" in row.message for row in op.rows):
+            raise RuntimeError("no")
+        return await real(op)
+
+    monkeypatch.setattr(world.core.commit, "call", picky)
+    await world.core.log_keeper.start()
+    log.info("poison")
+    for _ in range(logs.TRIES):
+        await world.core.log_keeper.tick()
+    log.info("fine")
+    await world.core.log_keeper.tick()
+    rows = await world.core.logs.list(ADMIN)
+    assert {row.message for row in rows} == {"fine", "1 lines before this one were lost"}
+
+
+async def test_of_a_minute_only_so_many_lines_are_kept_and_the_rest_is_counted(world: World) -> None:
+    await world.core.log_keeper.start()
+    for n in range(2 * logs.MOST_A_MINUTE):
+        log.info("%d", n)
+        if n % 1000 == 0:
+            await world.core.log_keeper.tick()
+    await world.core.log_keeper.tick()
+    rows = await world.core.logs.list(ADMIN, limit=10_000)
+    assert [row.message for row in rows] == [str(n) for n in reversed(range(logs.MOST_A_MINUTE))]
+    world.clock.advance(60)
+    await world.core.log_keeper.tick()
+    log.info("calm")
+    await world.core.log_keeper.stop()
+    rows = await world.core.logs.list(ADMIN, limit=2)
+    assert [row.message for row in rows] == ["calm", f"{logs.MOST_A_MINUTE} lines before this one were lost"]
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEq7fQ\n" * 300 + "-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("secret", [f"key {KEY} ", PEM], ids=["key", "block"])
+async def test_no_part_of_a_secret_is_kept_wherever_a_line_is_cut(world: World, secret: str) -> None:
+    await world.core.log_keeper.start()
+    limits = (logs.MESSAGE_LIMIT, logs.TRACEBACK_LIMIT, 4 * logs.MESSAGE_LIMIT, 16_384, 65_536)
+    for limit in limits:
+        for before in range(limit - len(secret) - 60, limit + 40, max(9, len(secret) // 30)):
+            log.info("%s", "y" * max(before, 0) + " " + secret)
+            log.error("boom", exc_info=RuntimeError(secret + " " + "y" * max(before, 0)))
+        await world.core.log_keeper.tick()
+        world.clock.advance(60)
+    rows = await world.core.logs.list(ADMIN, limit=10_000)
+    assert len(rows) > 50
+    for row in rows:
+        assert "b2c3d4a1" not in row.message
+        assert "MIIEq7fQ" not in row.message

@@ -245,9 +245,15 @@ async def test_a_change_of_health_is_an_event_and_a_look_that_finds_the_same_is_
     assert "disk" not in str(await world.core.store.activity(0, 100))
 
 
+class Own(BaseException):
+    """Of a plugin that derives from the wrong class."""
+
+
 UNWELL: list[tuple[Callable[[], Any], str]] = [
     (raising(ConnectionError("refused")), "ConnectionError: refused"),
     (raising(SystemExit(2)), "SystemExit: 2"),
+    (raising(Own("odd")), "Own: odd"),
+    (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
     (raising(asyncio.CancelledError()), "its check was cancelled"),
     (lambda: "", "it gives no reason"),
     (lambda: "two\nlines", "two lines"),

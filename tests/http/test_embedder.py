@@ -205,6 +205,28 @@ async def test_jobs_are_put_off_while_the_address_is_down_and_done_when_it_is_up
     await stub.stop()
 
 
+async def test_while_the_address_stays_down_each_job_is_put_off_seldom_and_not_all_come_back_at_once(
+    bench: Bench,
+) -> None:
+    stub = Stub()
+    bench.use(endpoint(stub))
+    ids = [job.id for job in await bench.done(*(f"text {n}" for n in range(40)))]
+    for _ in range(4 * 60):  # two hours
+        bench.clock.advance(30)
+        await bench.work()
+        assert await bench.health() is not None
+    jobs = await bench.core.store.jobs(ids)
+    assert max(job.deferrals for job in jobs) <= 7 + 2 * 6
+    assert len({job.run_at for job in jobs}) > 30
+    await stub.start()
+    bench.clock.advance(1200)
+    await bench.work()
+    assert {job.state for job in await bench.core.store.jobs(ids)} == {"succeeded"}
+    await stub.stop()
+    (job,) = await bench.done("one more")
+    assert job.run_at == bench.clock.now() + 15_000, "it was well meanwhile"
+
+
 ILL: list[tuple[int, dict[str, str], float, str]] = [
     (500, {}, 15, "answers with status 500"),
     (503, {"Retry-After": "7"}, 7, "answers with status 503"),

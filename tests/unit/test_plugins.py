@@ -93,6 +93,8 @@ BROKEN: list[tuple[str, str]] = [
     ("def broken(:", "SyntaxError: "),
     ("raise RuntimeError('boom at import')", "RuntimeError: boom at import"),
     ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ("class Own(BaseException): pass\nraise Own('boom')", "Own: boom"),
+    ("import asyncio; raise asyncio.CancelledError('odd')", "CancelledError: odd"),
     ("x = 1", "has no attribute 'plugin'"),
     ("plugin = 17", "is of type int; it must be a Plugin, or a function that returns one"),
     ("def plugin(settings): return 17", "returned of type int; it must return a Plugin, or None"),
@@ -226,3 +228,9 @@ def test_plugins_are_set_in_the_file_and_in_variables(tmp_path: Path) -> None:
     found = load(tmp_path, environ).plugins
     assert (found.modules, found.settings) == (["c"], {"c": {"n": 1}})
     assert "docs" not in repr(load(tmp_path, {}))
+
+
+def test_a_user_who_interrupts_the_loading_is_obeyed(modules: Modules) -> None:
+    modules.add("slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        modules.load()

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from oaken_jobs.activity import Follower
-from oaken_jobs.errors import OakenError
 from oaken_jobs.events import event
 from oaken_jobs.events.event import PRIVATE, Event, PrivateEvent
-from oaken_jobs.loop import Lifecycle
+from oaken_jobs.held import described
+from oaken_jobs.loop import Lifecycle, cut_short
 from oaken_jobs.model import Activity
 from oaken_jobs.store.base import ActivityFilter, Store
 
@@ -207,8 +207,8 @@ class _Handling:
             last = self.leaving
             try:
                 await self._catch_up()
-            except OakenError as error:
-                log.warning("events for %s: %s", self.name, error)
+            except Exception as error:
+                log.warning("events for %s: %s", self.name, described(error))
                 await asyncio.sleep(AGAIN_SECONDS)
                 self.news.set()
 
@@ -229,5 +229,8 @@ class _Handling:
             called = self._handler(happened)
             if inspect.isawaitable(called):
                 await called
-        except Exception:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or cut_short():
+                raise
+            # Whatever a handler raises is its own: one that leaves the process, or cancels itself, ends nobody else.
             log.exception("events for %s: the handler failed on a %s", self.name, happened.kind)

@@ -667,7 +667,7 @@ class Store(Protocol):
         ...
 
     async def changed(self) -> bool:
-        """Whether another connection has committed since the last call. Cheap; may say yes once too often."""
+        """Whether another connection has committed since the last call. Cheap; may say yes once too often. Raises `Unavailable`."""
         ...
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:

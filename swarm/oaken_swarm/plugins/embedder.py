@@ -30,7 +30,8 @@ from oaken_swarm.plugins.embeddings import Backend, Embedded, Endpoint, Outage, 
 
 HEALTH_SECONDS = 15.0
 REST_SECONDS = 15.0
-"""How long an address that has just failed is left alone, unless it said how long."""
+"""How long an address that has just failed is left alone, unless it said how long. Twice as long at each failure that follows."""
+MOST_REST_SECONDS = 600.0
 PROBE = "oak"
 """A text that every model takes."""
 
@@ -99,6 +100,8 @@ class Embedder:
         self._max_characters = max_characters
         self._clock = clock
         self._rests_until = float("-inf")
+        self._rest_seconds = 0.0
+        """How long it was left alone after the latest failure; 0 when it was well since."""
         self._reason = ""
 
     async def embed(self, jobs: list[JobContext]) -> list[Outcome]:
@@ -108,7 +111,10 @@ class Embedder:
             # An address that takes no text at all is ill, and no text is at fault.
             well = await self.check() is None
             outcomes = [self._judged(one, well) if isinstance(one, Refused) else one for one in outcomes]
-        return outcomes
+        return [
+            self._spread(one, job.id) if isinstance(one, Deferred) else one
+            for one, job in zip(outcomes, jobs, strict=True)
+        ]
 
     async def check(self) -> str | None:
         """Embeds one word; what is wrong, or None."""
@@ -136,7 +142,13 @@ class Embedder:
         half = len(texts) // 2
         return [*await self._outcomes(texts[:half]), *await self._outcomes(texts[half:])]
 
+    def _spread(self, deferred: Deferred, job_id: int) -> Deferred:
+        """Longer by a part of what the rest has grown by: jobs that were put off together do not come back together."""
+        part = (job_id * 0.618034) % 1  # neighbours lie far apart
+        return Deferred(deferred.seconds + part * max(self._rest_seconds - REST_SECONDS, 0))
+
     def _done(self, texts: Sequence[str], embedded: Embedded) -> list[Outcome]:
+        self._rest_seconds = 0.0
         model = self._backend.model
         usages = shares(embedded.tokens, [len(text) for text in texts])
         return [
@@ -159,12 +171,21 @@ class Embedder:
         except WrongAnswer as wrong:
             return str(wrong)
         else:
+            self._rest_seconds = 0.0
             return None
         return self._reason
 
     def _leave_alone(self, reason: str, seconds: float | None) -> None:
         self._reason = reason
-        self._rests_until = self._clock.monotonic() + (REST_SECONDS if seconds is None else max(seconds, 1.0))
+        if self._rest > 0:
+            return  # of several calls at once that failed, the first has said it
+        asked = REST_SECONDS if seconds is None else max(seconds, 1.0)
+        if self._rest_seconds == 0:
+            self._rest_seconds, rest = REST_SECONDS, asked
+        else:
+            self._rest_seconds = min(2 * self._rest_seconds, MOST_REST_SECONDS)
+            rest = max(self._rest_seconds, asked)
+        self._rests_until = self._clock.monotonic() + rest
 
 
 def shares(tokens: int | None, sizes: Sequence[int]) -> list[dict[str, int] | None]:

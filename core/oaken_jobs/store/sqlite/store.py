@@ -191,7 +191,10 @@ class SqliteStore:
     async def changed(self) -> bool:
         if self._watcher is None:
             return False
-        version = await self._watcher.run(reads.data_version)
+        try:
+            version = await self._watcher.run(reads.data_version)
+        except OperationalError as error:
+            raise _unavailable(error) from None
         if version == self._version:
             return False
         self._version = version
