@@ -126,9 +126,7 @@ def test_what_is_set_is_shown_with_who_says_so_and_secrets_are_not(run: Run, tmp
 def test_the_path_is_where_settings_are_read_from_or_would_be(run: Run, tmp_path: Path) -> None:
     assert run("config", "path").out.strip() == str(tmp_path / "data" / "config.toml")
     (tmp_path / "other.toml").write_text("")
-    assert run("config", "path", OAKEN_CONFIG=str(tmp_path / "other.toml")).out.strip() == str(
-        tmp_path / "other.toml"
-    )
+    assert run("config", "path", OAKEN_CONFIG=str(tmp_path / "other.toml")).out.strip() == str(tmp_path / "other.toml")
 
 
 # Events, logs, watching.
