@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from oaken_jobs.clock import Clock, Timer
@@ -21,6 +22,7 @@ from oaken_jobs.errors import (
 )
 from oaken_jobs.model import Json
 from oaken_jobs.redaction import clean
+from oaken_jobs.requests import TraceRow
 from oaken_jobs.transport import Beat, Transport, WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -70,8 +72,10 @@ class HeldLease:
             await self._said("a row of the trace", self._transport.trace(self.item.lease_id, row))
         except InvalidRequest as refusal:
             # It quotes what it refuses, and what a handler raises is kept as the job's error.
-            fields = ", ".join(one["field"] for one in refusal.details.get("errors", ()))
-            raise InvalidRequest(f"A row for the trace cannot be kept; look at {fields or 'its values'}.") from None
+            fields = dict.fromkeys(_known(one["field"]) for one in refusal.details.get("errors", ()))
+            raise InvalidRequest(
+                f"A row for the trace cannot be kept; look at {', '.join(fields) or 'its values'}."
+            ) from None
 
     async def _said(self, what: str, call: Coroutine[Any, Any, Beat]) -> None:
         """What may get lost, unless the store refuses it."""
@@ -151,6 +155,12 @@ class HeldLease:
             except Exception as error:
                 failures += 1
                 log.warning("heartbeat of job %d failed, trying again: %s", self.item.job_id, described(error))
+
+
+def _known(field: str) -> str:
+    """The beginning of a field's path that is ours: the names behind it are the caller's, and may be as private as values."""
+    ours = takewhile(lambda name: name == "rows" or name.isdecimal() or name in TraceRow.model_fields, field.split("."))
+    return ".".join(ours) or "its values"
 
 
 def backoff(failures: int, rng: random.Random, cap: float = BACKOFF_CAP) -> float:

@@ -242,6 +242,41 @@ async def test_rows_over_the_limit_of_a_result_are_refused(world: Traced) -> Non
         await world.jobs.trace(AGENT, lease.lease_id, [row(output="x" * 600), row(output="x" * 600)])
 
 
+REFUSED_ROWS: list[dict[Any, Any]] = [
+    {"usage": {SECRET: "x"}},
+    {"usage": {f"{SECRET}\ud800": 1}},
+    {"usage": {f"input.{SECRET}": -1}},
+    {SECRET: 1},
+    {"input": {SECRET: 10**30}},
+    {"input": {SECRET: float("nan")}},
+    {"input": {f"{SECRET}\ud800": 1}},
+    {"input": {(SECRET,): 1}},
+    {"output": [SECRET, object()]},
+    {"model": SECRET * 100},
+    {"started_at": SECRET},
+]
+
+
+@pytest.mark.parametrize("said", REFUSED_ROWS, ids=range(len(REFUSED_ROWS)))
+async def test_neither_names_nor_values_of_a_refused_row_get_into_the_jobs_error_or_the_log(
+    world: Traced, said: dict[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    handlers = Handlers()
+
+    @handlers.handler("traced")
+    async def traced(job: Any) -> None:
+        await job.trace(**said)
+
+    job = await world.add("traced", max_attempts=1)
+    await Runner(world.core.jobs, world.core.follower, world.clock, handlers, 1).drain()
+    error = (await world.job(job.id)).last_error
+    assert error is not None
+    assert "InvalidRequest: A row for the trace cannot be kept; look at" in error
+    assert SECRET not in error
+    assert SECRET not in "".join(record.getMessage() + str(record.exc_text) for record in caplog.records)
+
+
 async def test_handlers_of_a_runner_add_rows(world: Traced) -> None:
     handlers = Handlers()
 
