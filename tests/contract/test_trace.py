@@ -458,9 +458,15 @@ async def test_nothing_is_shown_where_the_audit_cannot_be_written(world: Traced)
 
 
 @pytest.mark.parametrize("fields", [{"agent": "a b"}, {"agent": "x" * 300}, {"cursor": "zz"}, {"cursor": '{"id":1}'}])
-async def test_filters_that_name_nothing_are_refused(world: Traced, fields: dict[str, str]) -> None:
+async def test_filters_that_name_nothing_are_refused_and_leave_an_audit_row(
+    world: Traced, fields: dict[str, str]
+) -> None:
     with pytest.raises(InvalidRequest):
         await world.core.traces.list(ADMIN, **fields)
+    with pytest.raises(Forbidden):
+        await world.core.traces.list(ME, **fields)
+    assert await audits(world) == [(who, "trace.read", "refused", None) for who in ("boss", "me")]
+    assert {row.agent for row in (await world.core.audits.list(ADMIN)).rows} == {None}
 
 
 async def test_the_audit_is_for_admins_and_comes_in_pages(world: Traced) -> None:
