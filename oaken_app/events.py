@@ -42,7 +42,17 @@ def tail(
     """
     check_kinds(kind or ())
     journal, place = _journal(data_dir)
-    wanted = frozenset(kind) if kind else None
+    try:
+        _tail(journal, place, lines, follow, frozenset(kind) if kind else None, json)
+    except OSError as error:
+        raise ConfigError(
+            f"The event log {place} cannot be read: {error.strerror or error}. Check what [log] events_file names."
+        ) from None
+    except KeyboardInterrupt:
+        pass
+
+
+def _tail(journal: Journal, place: Path, lines: int, follow: bool, wanted: frozenset[str] | None, json: bool) -> None:
     following = Follow(journal) if follow else None  # from here on nothing is lost
     found: list[bytes] = []
     for one in journal.backwards():
@@ -54,16 +64,12 @@ def tail(
         line(f"There are no such events in {place} yet.")
     for one in reversed(found):
         _show(one, json)
-    if following is not None:
-        try:
-            while True:
-                for one in following.read(PAGE):
-                    if _wanted(one, wanted):
-                        _show(one, json)
-                sys.stdout.flush()
-                time.sleep(LOOK_SECONDS)
-        except KeyboardInterrupt:
-            pass
+    while following is not None:
+        for one in following.read(PAGE):
+            if _wanted(one, wanted):
+                _show(one, json)
+        sys.stdout.flush()
+        time.sleep(LOOK_SECONDS)
 
 
 def _journal(data_dir: Path | None) -> tuple[Journal, Path]:

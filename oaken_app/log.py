@@ -60,7 +60,10 @@ async def _tail(client: Client, lines: int, follow: bool, level: str, json: bool
             return
         if len(rows) < PAGE:
             await asyncio.sleep(LOOK_SECONDS)
-        rows = (await client.logs(level=level, after=last, limit=PAGE))["logs"]
+        if last:
+            rows = (await client.logs(level=level, after=last, limit=PAGE))["logs"]
+        else:  # none yet; what comes first comes newest first
+            rows = (await client.logs(level=level, limit=PAGE))["logs"][::-1]
 
 
 def _show(row: dict[str, Any], json: bool) -> None:

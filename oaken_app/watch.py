@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from rich.text import Text
 from oaken_app.backend import connected, place
 from oaken_app.options import DataDir
 from oaken_app.show import JOB_COLUMNS, STYLES, ago, event_line, job_rows, json_line, line, plain
+from oaken_jobs.errors import Unavailable
 from oaken_swarm.client import Client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -26,7 +28,15 @@ REFRESH_SECONDS = 0.5
 """Between two looks at the counts, at least."""
 IDLE_SECONDS = 5.0
 """Between two looks where nothing happens: what is shown of times grows old."""
+AGAIN_SECONDS = 1.0
+"""Between two calls to a server that does not answer."""
 RECENT = 200
+GONE = "The server does not answer; waiting for it."
+BACK = "The server answers again; nothing is left out."
+FORGOTTEN = "Some events are left out here: they are not kept any more."
+
+Shown = dict[str, Any] | str
+"""An event, or what is to be said between two."""
 
 
 @app.command()
@@ -53,25 +63,42 @@ def watch(
 async def _lines(data_dir: Path | None, kinds: list[str] | None, job: int | None, json: bool) -> None:
     async with connected(data_dir) as client:
         async for happened in _events(client, kinds, job):
-            if json:
+            if isinstance(happened, str):
+                sys.stderr.write(f"oaken: {happened}\n")
+            elif json:
                 json_line(happened)
             else:
                 line(event_line(happened))
             sys.stdout.flush()
 
 
-async def _events(client: Client, kinds: list[str] | None, job: int | None) -> AsyncIterator[dict[str, Any]]:
-    """Every event from now on."""
+async def _events(client: Client, kinds: list[str] | None, job: int | None) -> AsyncIterator[Shown]:
+    """Every event from now on, also those while a server was away. Raises `Unavailable` where it was never there."""
     cursor: str | None = None
+    away = False
     while True:
-        page = await client.events(cursor, kinds=kinds, job_id=job, limit=500)
+        try:
+            page = await client.events(cursor, kinds=kinds, job_id=job, limit=500)
+        except Unavailable:
+            if cursor is None:
+                raise
+            if not away:
+                yield GONE
+            away = True
+            await asyncio.sleep(AGAIN_SECONDS)
+            continue
+        if page["resync"]:
+            yield FORGOTTEN
+        elif away:
+            yield BACK
+        away = False
         cursor = page["cursor"]
         for happened in page["events"]:
             yield happened
 
 
 async def _screen(data_dir: Path | None, kinds: list[str] | None, job: int | None, json: bool) -> None:
-    recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+    recent: deque[Shown] = deque(maxlen=RECENT)
     news = asyncio.Event()
     console = Console(highlight=False)
     async with connected(data_dir) as client:
@@ -84,9 +111,12 @@ async def _screen(data_dir: Path | None, kinds: list[str] | None, job: int | Non
         listening = asyncio.create_task(listen())
         try:
             with Live(console=console, screen=True, auto_refresh=False) as live:
+                told = await client.snapshot()
                 while not listening.done():
                     news.clear()
-                    live.update(_picture(console, place(data_dir), await client.snapshot(), recent), refresh=True)
+                    with suppress(Unavailable):  # what is heard says so
+                        told = await client.snapshot()
+                    live.update(_picture(console, place(data_dir), told, recent), refresh=True)
                     await asyncio.sleep(REFRESH_SECONDS)
                     waiting = asyncio.ensure_future(news.wait())
                     await asyncio.wait((waiting, listening), timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +126,7 @@ async def _screen(data_dir: Path | None, kinds: list[str] | None, job: int | Non
         await listening  # raises why it ended
 
 
-def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[dict[str, Any]]) -> Group:
+def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[Shown]) -> Group:
     """The whole screen: as many active jobs as take half of it, and the latest changes."""
     room = max(6, console.height - 6)
     head = Text(f"{plain(where)}  ", style="bold", no_wrap=True, overflow="ellipsis")
@@ -119,5 +149,8 @@ def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[d
         shown += [Text(""), Text(asked, style="yellow", no_wrap=True, overflow="ellipsis")]
     shown += [Text(""), Text("Latest changes (Ctrl-C ends)", style="bold")]
     rest = room - max(1, len(active)) - (2 if told["questions"] else 0)
-    shown += [Text(plain(event_line(one)), no_wrap=True, overflow="ellipsis") for one in list(recent)[: max(1, rest)]]
+    shown += [
+        Text(plain(one if isinstance(one, str) else event_line(one)), no_wrap=True, overflow="ellipsis")
+        for one in list(recent)[: max(1, rest)]
+    ]
     return Group(*shown)

@@ -109,6 +109,8 @@ class Journal:
         """Drops lines up to the first whose `ts`, an ISO time, is not before that moment. Takes the lock. Raises `OSError`."""
         before = iso(before_ms) or ""
         spare = self.path.with_name(f"{self.path.name}.tmp")
+        if not any(os.path.lexists(name) for name in (*self._names(), spare)):
+            return  # nor is a lock left where nothing was ever written
         with self.lock():
             spare.unlink(missing_ok=True)
             for name in reversed(self._names()):

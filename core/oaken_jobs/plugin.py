@@ -182,6 +182,8 @@ class Plugin:
                     f"event {event}: the field {name} must be a number, true or false, or an identifier that matches "
                     f"{_IDENTIFIER.pattern}; texts do not belong into events."
                 )
+        if job_id is not None and not _is_id(job_id):
+            raise InvalidRequest(f"event {event}: job_id must be the id of a job, a whole number from 1 to {MAX_ID}.")
         if workspace is not None and not re.fullmatch(QUEUE_NAME, workspace):
             raise InvalidRequest(f"event {event}: workspace must match {QUEUE_NAME}.")
         if self._write is None:
@@ -239,4 +241,10 @@ def _plain(value: object) -> bool:
         return _IDENTIFIER.fullmatch(value) is not None
     if isinstance(value, bool):
         return True
-    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) <= MAX_ID
+    if isinstance(value, int):
+        return abs(value) <= MAX_ID
+    return isinstance(value, float) and math.isfinite(value) and abs(value) <= MAX_ID
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ID

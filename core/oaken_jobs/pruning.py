@@ -47,16 +47,22 @@ class Pruner(Loop):
             return
         await self._forget_trace()
         rules, now = self._store.rules, self._clock.now()
-        op = Prune(
-            before=now - round(rules.keep_days * DAY_MS),
-            log_before=now - round(rules.log_keep_days * DAY_MS),
-            audit_before=now - round(rules.audit_keep_days * DAY_MS),
-            replayable=rules.event_ring_size,
-            limit=BATCH,
-        )
+        before = now - round(rules.keep_days * DAY_MS)
+        after = 0
         while not self.stopping:
+            # Looked for outside the transaction: there may be many rows to pass over.
+            activity = await self._store.old_activity(after, before, rules.event_ring_size, BATCH)
+            op = Prune(
+                before=before,
+                log_before=now - round(rules.log_keep_days * DAY_MS),
+                audit_before=now - round(rules.audit_keep_days * DAY_MS),
+                replayable=rules.event_ring_size,
+                activity=activity,
+                limit=BATCH,
+            )
             if await self._commit.call(op) < BATCH:
                 return
+            after = activity[-1] if activity else after
             await self._clock.sleep(PAUSE_SECONDS)
 
     def _believed(self) -> bool:

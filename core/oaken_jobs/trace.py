@@ -55,6 +55,8 @@ class Recorder:
         self._clock = clock
         self._keep_ms = round(keep_days * DAY_MS)
         self._waiting: list[_Waiting] = []
+        self._in_flight = 0
+        """Rows that are being written."""
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._hangs = False
@@ -101,6 +103,7 @@ class Recorder:
     async def stop(self) -> None:
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=WAIT_SECONDS)
+        self._lost += self._in_flight + sum(one.rows for one in self._waiting)
         if self._lost:
             self._tell("the process stops")
         self._thread.shutdown(wait=False)
@@ -130,10 +133,12 @@ class Recorder:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             lines = b"".join(one.lines for one in batch)
+            self._in_flight = sum(one.rows for one in batch)
             try:
                 await self._in_thread(partial(self._append, lines))
             except Exception as error:  # whatever it is, nobody's call fails for it
-                self._lose(sum(one.rows for one in batch), getattr(error, "strerror", None) or type(error).__name__)
+                self._lose(self._in_flight, getattr(error, "strerror", None) or type(error).__name__)
+            self._in_flight = 0
             self._hangs = False
             self._bytes -= len(lines)
             for one in batch:

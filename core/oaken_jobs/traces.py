@@ -61,15 +61,18 @@ class Traces:
     async def _asked(
         self, who: Principal, action: str, job_id: int | None, agent: str | None, cursor: str | None = None
     ) -> Audit:
-        """The audit row of a call that may be; one that may not be is written down and refused."""
-        if agent is not None and not _AGENT.fullmatch(agent):
-            raise InvalidRequest(f"agent {clean(agent[:60])!r} cannot be an agent; give `name` or `name/instance`.")
-        if cursor is not None and not _ROW_ID.fullmatch(cursor):
-            raise InvalidRequest("cursor: it is not one of ours. Start again without a cursor.")
-        row = Audit(who.actor, action, "refused", job_id, agent)
+        """The audit row of a call that may be; one that is refused is written down first, without what cannot be an agent."""
+        sound = agent is None or _AGENT.fullmatch(agent) is not None
+        row = Audit(who.actor, action, "refused", job_id, agent if sound else None)
         try:
             auth.require(who, "administer")
-        except Forbidden:
+            if not sound:
+                raise InvalidRequest(
+                    f"agent {clean(str(agent)[:60])!r} cannot be an agent; give `name` or `name/instance`."
+                )
+            if cursor is not None and not _ROW_ID.fullmatch(cursor):
+                raise InvalidRequest("cursor: it is not one of ours. Start again without a cursor.")
+        except (Forbidden, InvalidRequest):
             await self._audits.add(row)
             raise
         return row

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oaken_jobs.config import LogSettings
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Actor, Principal
+from oaken_jobs.model import Actor, LogRow, Principal
 from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.store.base import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.cli.test_cli import Said, oaken
 from tests.process.test_serve import clean_environ
@@ -190,13 +195,8 @@ def test_what_happens_is_shown_as_it_happens(run: Run, tmp_path: Path) -> None:
 
 
 async def test_log_lines_are_shown_oldest_first_and_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
-    from oaken_jobs.events.event import LogLine
-    from oaken_jobs.model import LogRow
-    from oaken_jobs.store.base import KeepLog
-
     core = Core.on_folder(tmp_path / "data", Rules(), "cli")
     await core.open()
-    assert LogLine.kind == "log_line"
     rows = [
         LogRow(0, core.clock.now(), level, "oaken.test", text, "serve 1")
         for level, text in (("info", "first"), ("debug", "hidden"), ("error", "second\x1b[2J\nTraceback"))
@@ -213,3 +213,93 @@ async def test_log_lines_are_shown_oldest_first_and_cannot_steer_the_terminal(ru
     assert [json.loads(line)["message"] for line in run("log", "tail", "--level", "debug", "--json").out.splitlines()][
         1
     ] == "hidden"
+
+
+class Watch:
+    """A command that goes on, and what it writes."""
+
+    def __init__(self, *words: str, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "oaken_app.main", *words],
+            env={**clean_environ(), **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def next(self, err: bool = False) -> str:
+        stream = self.process.stderr if err else self.process.stdout
+        assert stream is not None
+        return stream.readline()
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        _, err = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0
+        return err
+
+
+async def test_an_empty_log_is_followed_from_its_first_line(run: Run, tmp_path: Path) -> None:
+    run("job", "enqueue", "work")
+    watch = Watch("log", "tail", "-f", OAKEN_DATA_DIR=str(tmp_path / "data"))
+    core = Core.on_folder(tmp_path / "data", Rules(), "cli")
+    await core.open()
+    await asyncio.sleep(1.5)  # it has looked at the empty log by now, more than once
+    rows = [LogRow(0, core.clock.now(), "info", "oaken.test", text, "serve 1") for text in ("first", "second")]
+    await core.commit.call(KeepLog(rows))
+    told = [await asyncio.to_thread(watch.next) for _ in rows]
+    await core.commit.call(KeepLog([rows[0]._replace(message="third")]))
+    told.append(await asyncio.to_thread(watch.next))
+    await core.close()
+    assert watch.end() == ""
+    assert [line.rsplit(" ", 1)[1].strip() for line in told] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+@pytest.mark.parametrize("make", ["folder", "pipe"])
+def test_an_event_log_that_cannot_be_read_is_told_kindly(
+    run: Run, tmp_path: Path, make: str, follow: tuple[str, ...]
+) -> None:
+    run("job", "enqueue", "work")
+    place = tmp_path / "data" / "events.jsonl"
+    place.mkdir() if make == "folder" else os.mkfifo(place)
+    said = run("events", "tail", *follow)
+    assert (said.code, said.err.count("\n"), "events.jsonl" in said.err) == (1, 1, True)
+
+
+def test_watching_goes_on_when_the_server_comes_back_and_leaves_nothing_out(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def serve() -> Watch:
+        server = Watch("serve", "--port", port, "--no-runner", OAKEN_DATA_DIR=data)
+        assert "ready" in server.next()
+        return server
+
+    server = serve()
+    token = oaken("token", "create", "root", "--role", "admin", data=tmp_path / "data").out.strip()
+    watch = Watch("watch", "--json", OAKEN_URL=f"http://127.0.0.1:{port}", OAKEN_TOKEN=token)
+    first: dict[str, Any] = {}
+    while not first:  # until it listens
+        oaken("job", "enqueue", "before", data=tmp_path / "data")
+        ready, _, _ = select.select([watch.process.stdout], [], [], 0.2)
+        first = json.loads(watch.next()) if ready else {}
+    assert first["kind"] == "job_state_changed"
+    server.end()
+    assert "does not answer" in watch.next(err=True)
+    oaken("job", "enqueue", "meanwhile", data=tmp_path / "data")
+    server = serve()
+    assert "answers again" in watch.next(err=True)
+    told = json.loads(watch.next())
+    while told["data"].get("job_kind") == "before":
+        told = json.loads(watch.next())
+    assert told["data"]["job_kind"] == "meanwhile"
+    watch.end()
+    server.end()
+
+
+def test_a_server_that_was_never_there_is_told_at_once(tmp_path: Path) -> None:
+    said = oaken("watch", OAKEN_URL="http://127.0.0.1:9", OAKEN_TOKEN="oak_" + "x" * 40)
+    assert (said.code, said.err.count("\n")) == (1, 1)

@@ -110,10 +110,11 @@ async def test_lines_of_others_in_the_log_do_not_hold_it_up(world: World, tmp_pa
     assert [line[:8] for line in text] == ['{"id":"1', "not ours", "[1]", '{"id":"2']
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "events.jsonl.lock", "events.jsonl.1"])
 async def test_a_file_that_cannot_be_written_is_said_once_a_minute_and_lost_is_nothing(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    (tmp_path / "events.jsonl").mkdir()
+    (tmp_path / name).mkdir()
     await world.add()
     for _ in range(3):
         await tick(world.core)
@@ -121,7 +122,7 @@ async def test_a_file_that_cannot_be_written_is_said_once_a_minute_and_lost_is_n
     world.clock.advance(60)
     await tick(world.core)
     assert caplog.text.count("cannot be written") == 2
-    (tmp_path / "events.jsonl").rmdir()
+    (tmp_path / name).rmdir()
     await tick(world.core)
     assert ids(tmp_path) == [1]
 

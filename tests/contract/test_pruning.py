@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sqlite3
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from oaken_jobs.errors import LeaseLost, NotFound
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.base import JobFilter
+from oaken_jobs.store.sqlite import prune
 from tests.contract.world import AGENT, ME, World
 
 DAY = 86_400
@@ -77,6 +80,110 @@ async def test_the_newest_changes_can_always_be_played_back(world: World) -> Non
     head = await world.core.store.activity_head()
     kept = await world.core.store.activity(0, 1000)
     assert [row.id for row in kept] == list(range(head - 6, head + 1))
+
+
+async def test_changes_of_forgotten_jobs_go_once_they_are_not_among_the_newest(world: World) -> None:
+    await world.restart(event_ring_size=7)
+    for _ in range(3):
+        await ended(world)
+    waiting = await world.add()
+    world.clock.advance(31 * DAY)
+    await world.core.pruner.tick()
+    head = await world.core.store.activity_head()
+    assert [row.id for row in await world.core.store.activity(0, 1000)] == list(range(head - 6, head + 1))
+    for n in range(9):
+        await world.core.jobs.set_paused(ME, "mail", n % 2 == 0)
+    world.clock.advance(29 * DAY)
+    await world.core.pruner.tick()
+    kept = await world.core.store.activity(0, 1000)
+    assert [row.id for row in kept if row.job_id is not None] == [head]
+    assert kept[0].job_id == waiting.id, "what is about a job that is there stays"
+    assert len(kept) == 1 + 9
+
+
+async def test_of_a_job_with_thousands_of_rows_few_go_at_a_time_and_all_in_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.restart(event_ring_size=0)
+    for _ in range(3):
+        await ended(world)
+    many = 7000
+    fill = [
+        "insert into progress (job_id, at, epoch) select 1 + n % 3, 0, 1 from c",
+        "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at) "
+        "select 1 + n % 3, 9 + n, 1, 'a', 'a', '', 0 from c",
+        "insert into activity (at, event, verb, job_id, actor_kind, actor_id, actor_via) "
+        "select 0, 'job_progress', 'progress', 1 + n % 3, 'agent', 'a', 'http' from c",
+    ]
+    with sqlite3.connect(world.core.store.path) as database:
+        for insert in fill:
+            into, _, rest = insert.partition("select")
+            numbers = f"with recursive c(n) as (select 1 union all select n + 1 from c where n < {many})"
+            database.execute(f"{into} {numbers} select {rest}")
+    database.close()
+    counts = [await total(world)]
+    real = world.core.commit.call
+
+    async def counted(op: Any) -> Any:
+        reply = await real(op)
+        counts.append(await total(world))
+        return reply
+
+    monkeypatch.setattr(world.core.commit, "call", counted)
+    world.clock.advance(31 * DAY)
+    await _until_pruned(world)
+    assert counts[0] > 3 * many
+    assert counts[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(counts)) < 3000
+
+
+async def total(world: World) -> int:
+    return sum([await rows(world, table) for table in (*OF_JOBS, "activity")])
+
+
+async def test_what_is_kept_is_not_gone_through_again_for_each_part(world: World) -> None:
+    await world.restart(event_ring_size=0)
+    await world.jobs.enqueue_many(ME, [_request()] * 500)
+    store = world.core.store
+    world.clock.advance(31 * DAY)
+    now = world.clock.now()
+    await world.core.jobs.set_paused(ME, "mail", True)
+    assert await store.old_activity(0, now, 0, 9) == []
+    assert await store.old_activity(0, now + 1, 0, 9) == [501]
+    assert await store.old_activity(0, now + 1, 1, 9) == []
+    assert await store.old_activity(501, now + 1, 0, 9) == []
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def looked(database: Any) -> int:
+        nonlocal steps
+        steps = 0
+        database.set_progress_handler(step, 10)
+        prune.old_activity(database, 0, now - 31 * DAY * 1000, 0, 200)
+        database.set_progress_handler(None, 0)
+        return steps
+
+    assert await store._find(looked) < 100, "rows that are not old are not looked at"
+
+
+async def test_where_all_changes_are_forgotten_nobody_is_told_to_read_anew_for_ever(world: World) -> None:
+    await world.restart(event_ring_size=0)
+    page = await world.jobs.events(ME)
+    await ended(world)
+    world.clock.advance(31 * DAY)
+    await world.core.pruner.tick()
+    assert await rows(world, "activity") == 0
+    page = await world.jobs.events(ME, after=page.cursor)
+    assert page.resync
+    page = await world.jobs.events(ME, after=page.cursor)
+    assert not page.resync
+    job = await world.add()
+    page = await world.jobs.events(ME, after=page.cursor)
+    assert ([event.job_id for event in page.events], page.resync) == ([job.id], False)
 
 
 async def test_many_are_forgotten_in_small_parts(world: World) -> None:

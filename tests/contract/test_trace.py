@@ -377,6 +377,21 @@ async def test_a_disk_that_hangs_holds_up_one_call_for_a_moment_and_none_after(
     assert len(world.rows()) == 2
 
 
+async def test_rows_that_are_not_written_at_the_stop_are_counted(
+    world: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_module, "WAIT_SECONDS", 0.05)
+    with world.journal.lock():
+        for _ in range(3):  # one is being written, two wait
+            await world.add(payload={"text": SECRET})
+            await world.take()
+        await world.core.close()
+    told = [record.getMessage() for record in caplog.records if record.name == "oaken.trace"]
+    assert len(told) == 1
+    assert "3 rows of the trace could not be written" in told[0]
+    assert SECRET not in caplog.text
+
+
 async def test_rows_beyond_what_may_wait_are_dropped(world: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(trace_module, "WAITING_BYTES", 1)
@@ -443,9 +458,15 @@ async def test_nothing_is_shown_where_the_audit_cannot_be_written(world: Traced)
 
 
 @pytest.mark.parametrize("fields", [{"agent": "a b"}, {"agent": "x" * 300}, {"cursor": "zz"}, {"cursor": '{"id":1}'}])
-async def test_filters_that_name_nothing_are_refused(world: Traced, fields: dict[str, str]) -> None:
+async def test_filters_that_name_nothing_are_refused_and_leave_an_audit_row(
+    world: Traced, fields: dict[str, str]
+) -> None:
     with pytest.raises(InvalidRequest):
         await world.core.traces.list(ADMIN, **fields)
+    with pytest.raises(Forbidden):
+        await world.core.traces.list(ME, **fields)
+    assert await audits(world) == [(who, "trace.read", "refused", None) for who in ("boss", "me")]
+    assert {row.agent for row in (await world.core.audits.list(ADMIN)).rows} == {None}
 
 
 async def test_the_audit_is_for_admins_and_comes_in_pages(world: Traced) -> None:

@@ -100,15 +100,15 @@ async def test_a_signal_ends_a_start_that_waits_for_another_process(commands: Co
     await made(commands.folder)
     held = lock(commands.folder)
     shout = (
-        "import oaken_jobs.maintenance as m; real = m.Maintenance._register\n"
-        "async def register(self):\n"
-        "    print('registering', file=__import__('sys').stderr, flush=True)\n"
-        "    return await real(self)\n"
-        "m.Maintenance._register = register; from oaken_app.main import main; main()"
+        "import sys; from oaken_jobs.store.sqlite.store import SqliteStore as Store; real = Store.write\n"
+        "async def write(self, ops):\n"
+        "    print('first write', file=sys.stderr, flush=True)\n"
+        "    return await real(self, ops)\n"
+        "Store.write = write; from oaken_app.main import main; main()"
     )
     process = commands.start(*words, code=shout)
     assert process.stderr is not None
-    wait_for(process.stderr, "registering")
+    wait_for(process.stderr, "first write")
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=10)
     held.close()

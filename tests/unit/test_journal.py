@@ -55,6 +55,7 @@ def test_a_journal_that_was_never_written_is_empty(path: Path) -> None:
     assert journal.tail(5) == list(journal.lines()) == []
     journal.forget(DAY)
     assert Follow(journal).read(5) == []
+    assert list(path.parent.iterdir()) == [], "reading and forgetting leave nothing behind"
 
 
 def test_files_are_rotated_by_size_and_the_oldest_is_dropped(path: Path) -> None:

@@ -42,12 +42,12 @@ class EventLog(Loop):
         """One round; nothing where there is no news, or another process is at it."""
         if await self._store.activity_head() == self._written:
             return
-        with self._journal.try_lock() as ours:
-            if ours:
-                try:
+        try:
+            with self._journal.try_lock() as ours:
+                if ours:
                     await self._write()
-                except OSError as error:
-                    self._complain(error)
+        except OSError as error:
+            self._complain(error)
 
     async def _write(self) -> None:
         head = await self._store.activity_head()

@@ -264,14 +264,15 @@ class KeepLog:
 
 @dataclass(slots=True)
 class Prune:
-    """Forgets jobs that ended before `before` (ms), with all that belongs to them, other old activity, log lines from before
+    """Forgets jobs that ended before `before` (ms), with all that belongs to them, the rows of `activity` by id, log lines from before
     `log_before`, audit rows from before `audit_before`, at most `limit` of each; the newest `replayable` rows of activity stay. Reply: how
-    many of the sort of which there were most (`int`)."""
+    many of the sort of which there were most (`int`), `limit` where some jobs are not through."""
 
     before: int
     log_before: int
     audit_before: int
     replayable: int
+    activity: Sequence[int]
     limit: int
 
 
@@ -722,6 +723,11 @@ class Store(Protocol):
         """Rows after a cursor, in commit order."""
         ...
 
+    async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
+        """The ids of rows behind `after` that may be forgotten: from before a moment (ms), about no job that is there, and not among the
+        newest `replayable`."""
+        ...
+
     async def activity_forgotten(self) -> int:
         """The cursor up to which rows may be missing, since old ones are forgotten."""
         ...
@@ -733,7 +739,7 @@ class Store(Protocol):
         ...
 
     async def activity_head(self) -> int:
-        """The cursor of the newest row; 0 when there is none."""
+        """The cursor of the newest row there ever was; 0 when there was none."""
         ...
 
     async def concerns(self, job_id: int, principal: str) -> bool:

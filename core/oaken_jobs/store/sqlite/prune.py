@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.store.base import Prune
+from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import Unit, json_array
 
 OLD_JOBS = """
@@ -11,10 +12,10 @@ select id from jobs j where finished_at is not null and finished_at < ?
 order by finished_at limit ?"""
 """Jobs that ended before a moment, but for those that children still belong to."""
 OLD_ROWS = """
-select id from activity a where id <= ? and at < ? and (job_id is null or not exists (select 1 from jobs where id = a.job_id))
+select id from activity a where id > ? and id < ? and at < ? and (job_id is null or not exists (select 1 from jobs where id = a.job_id))
 order by id limit ?"""
-"""What was said of queues, tokens, agents, plugins, and jobs that were erased."""
-OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ?"
+"""What was said of queues, tokens, agents, plugins, and of jobs that are gone."""
+OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ? limit ?"
 OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ? order by at limit ?)"
 FORGOTTEN = "activity_forgotten"
 """The mark of the newest row of activity that is forgotten."""
@@ -22,28 +23,67 @@ _MARK = "insert into marks values (?1, ?2) on conflict do update set value = max
 
 OLD_AUDITS = "delete from audit where id in (select id from audit where at < ? order by at limit ?)"
 
-_BELONGING = ("payloads", "results", "attempts", "progress", "questions", "late_results")
+ROWS = 2_000
+"""What belongs to jobs is deleted so many rows at a time, however many a job has: a few milliseconds."""
+_MANY = {"progress": "id", "attempts": "job_id, epoch", "questions": "id", "late_results": "job_id, epoch"}
+"""Tables with any number of rows for a job, and their keys."""
+_BELONGING = ("payloads", "results", *_MANY)
 
 
 def prune(unit: Unit, op: Prune) -> int:
     """Forgets at most `op.limit` of each sort; how many of the sort of which there were most.
 
-    Of the activity the newest `op.replayable` rows stay, whatever they are about.
+    Of the activity the newest `op.replayable` rows stay, whatever they are about. Jobs with so many rows that they are not through in one
+    go lose some of these and stay until the next.
     """
     db = unit.db
+    more = 0
     ids = [row[0] for row in db.execute(OLD_JOBS, (op.before, op.limit)).fetchall()]
-    newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
-    rows = [row[0] for row in db.execute(OLD_ROWS, (newest - op.replayable, op.before, op.limit)).fetchall()]
-    forgotten = list(rows)
+    forgotten = list(op.activity)
     if ids:
-        forgotten += [row[0] for row in db.execute(OF_JOBS, (json_array(ids), newest - op.replayable)).fetchall()]
-        forget_jobs(unit, ids)
+        newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
+        said = [row[0] for row in db.execute(OF_JOBS, (json_array(ids), newest - op.replayable, ROWS)).fetchall()]
+        forgotten += said
+        if _cleared(unit, ids, ROWS - len(said)):
+            forget_jobs(unit, ids)
+            more = len(ids)
+        else:
+            more = op.limit
     if forgotten:
         db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
         db.execute(_MARK, (FORGOTTEN, max(forgotten)))
     lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
     audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
-    return max(len(ids), len(rows), lines, audits)
+    return max(more, len(op.activity), lines, audits)
+
+
+def _cleared(unit: Unit, ids: list[int], most: int) -> bool:
+    """Deletes at most so many rows of what jobs may have any number of; whether there are no more."""
+    for table, key in _MANY.items():
+        if most > 0:
+            found = f"select {key} from {table} where job_id in (select value from json_each(?)) limit ?"
+            most -= unit.db.execute(f"delete from {table} where ({key}) in ({found})", (json_array(ids), most)).rowcount
+    return most > 0
+
+
+def old_activity(db: Database, after: int, before: int, replayable: int, limit: int) -> list[int]:
+    """The ids of rows behind `after`, from before a moment and about no job that is there, without the newest `replayable`."""
+    newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
+    end = min(newest - replayable + 1, _first_since(db, before, newest))
+    return [row[0] for row in db.execute(OLD_ROWS, (after, end, before, limit)).fetchall()]
+
+
+def _first_since(db: Database, moment: int, newest: int) -> int:
+    """The id at which rows of that moment or later begin. Times go up with ids, but for clocks that were set; there is no index of them."""
+    low, high = 0, newest + 1
+    while low < high:
+        middle = (low + high) // 2
+        row = db.execute("select id, at from activity where id >= ? order by id limit 1", (middle,)).fetchone()
+        if row is not None and row[1] < moment:
+            low = row[0] + 1
+        else:
+            high = middle
+    return low
 
 
 def forget_jobs(unit: Unit, ids: list[int]) -> None:

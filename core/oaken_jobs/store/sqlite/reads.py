@@ -257,7 +257,8 @@ def log_lines(db: Database, levels: Sequence[str], before: int | None, after: in
 
 
 def activity_head(db: Database) -> int:
-    return int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
+    newest = db.execute("select coalesce(max(id), 0) from activity").fetchone()[0]
+    return max(int(newest), activity_forgotten(db))  # where all there was is forgotten, ids go on behind it
 
 
 def concerns(db: Database, job_id: int, principal: str) -> bool:

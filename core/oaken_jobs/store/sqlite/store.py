@@ -31,7 +31,7 @@ from oaken_jobs.store.base import (
     Surroundings,
     TokenRow,
 )
-from oaken_jobs.store.sqlite import reads, schedules, schema
+from oaken_jobs.store.sqlite import prune, reads, schedules, schema
 from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, copy, create_file
 from oaken_jobs.store.sqlite.transaction import Transaction
@@ -240,6 +240,9 @@ class SqliteStore:
 
     async def activity(self, after: int, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
         return await self._find(reads.activity, after, limit, where)
+
+    async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
+        return await self._read(prune.old_activity, after, before, replayable, limit)
 
     async def activity_forgotten(self) -> int:
         return await self._find(reads.activity_forgotten)
