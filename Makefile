@@ -23,7 +23,7 @@ lint: .venv/.ready
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist worksteal
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks.store
