@@ -168,7 +168,17 @@ async def test_what_is_no_json_is_refused_before_it_is_sent() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("-inf"), "\ud800", 2**64, uuid.UUID(int=7), datetime(2030, 1, 1, tzinfo=UTC), {1: 2}, b"x", {1}],
+    [
+        float("nan"),
+        float("-inf"),
+        "\ud800",
+        2**64,
+        uuid.UUID(int=7),
+        datetime(2030, 1, 1, tzinfo=UTC),
+        {1: 2},
+        b"x",
+        {1},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(
