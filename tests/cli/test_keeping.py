@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,9 +239,25 @@ class Watch:
         return err
 
 
-async def test_an_empty_log_is_followed_from_its_first_line(run: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def start() -> Iterator[Callable[..., Watch]]:
+    started: list[Watch] = []
+
+    def begin(*words: str, **environ: str) -> Watch:
+        started.append(Watch(*words, **environ))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+async def test_an_empty_log_is_followed_from_its_first_line(
+    run: Run, tmp_path: Path, start: Callable[..., Watch]
+) -> None:
     run("job", "enqueue", "work")
-    watch = Watch("log", "tail", "-f", OAKEN_DATA_DIR=str(tmp_path / "data"))
+    watch = start("log", "tail", "-f", OAKEN_DATA_DIR=str(tmp_path / "data"))
     core = Core.on_folder(tmp_path / "data", Rules(), "cli")
     await core.open()
     await asyncio.sleep(1.5)  # it has looked at the empty log by now, more than once
@@ -267,20 +283,22 @@ def test_an_event_log_that_cannot_be_read_is_told_kindly(
     assert (said.code, said.err.count("\n"), "events.jsonl" in said.err) == (1, 1, True)
 
 
-def test_watching_goes_on_when_the_server_comes_back_and_leaves_nothing_out(tmp_path: Path) -> None:
+def test_watching_goes_on_when_the_server_comes_back_and_leaves_nothing_out(
+    tmp_path: Path, start: Callable[..., Watch]
+) -> None:
     data = str(tmp_path / "data")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
 
     def serve() -> Watch:
-        server = Watch("serve", "--port", port, "--no-runner", OAKEN_DATA_DIR=data)
+        server = start("serve", "--port", port, "--no-runner", OAKEN_DATA_DIR=data)
         assert "ready" in server.next()
         return server
 
     server = serve()
     token = oaken("token", "create", "root", "--role", "admin", data=tmp_path / "data").out.strip()
-    watch = Watch("watch", "--json", OAKEN_URL=f"http://127.0.0.1:{port}", OAKEN_TOKEN=token)
+    watch = start("watch", "--json", OAKEN_URL=f"http://127.0.0.1:{port}", OAKEN_TOKEN=token)
     first: dict[str, Any] = {}
     while not first:  # until it listens
         oaken("job", "enqueue", "before", data=tmp_path / "data")
