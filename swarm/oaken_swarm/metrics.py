@@ -48,6 +48,7 @@ class Metrics:
             ("method", "route", "status"),
             registry=self._registry,
         )
+        self._known: dict[tuple[str, str, int], tuple[Histogram, Counter]] = {}
         self._registry.register(_Store(self))
         core.commit.measured = self._committed
 
@@ -61,8 +62,12 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """A call was answered. `route` is its template, never its path."""
-        self._requests.labels(method, route).observe(seconds)
-        self._answers.labels(method, route, status).inc()
+        key = (method, route, status)
+        found = self._known.get(key)
+        if found is None:  # finding them by their labels costs more than counting
+            found = self._known[key] = (self._requests.labels(method, route), self._answers.labels(*key))
+        found[0].observe(seconds)
+        found[1].inc()
 
     async def text(self) -> bytes:
         """In the format that Prometheus reads."""
