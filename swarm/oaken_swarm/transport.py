@@ -10,7 +10,8 @@ import orjson
 
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError, TooLarge
 from oaken_jobs.transport import Ask, Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
-from oaken_swarm.client import Client, refusal_of
+from oaken_swarm.client import Client
+from oaken_swarm.connection import refusal_of
 
 Json = dict[str, Any]
 
