@@ -86,14 +86,14 @@ class Spool:
         await asyncio.wait({delivery})
         timer.cancel()
         for one in self._kept.values():
-            log.warning("job %d was not finished: the worker stops", one.lease.item.job_id)
+            self._give_up(one, "the worker stops")
         self._kept.clear()
         self._closing = False
 
     def _keep(self, one: _Kept) -> None:
-        job, one = one.lease.item.job_id, replace(one, size=_size(one.ending))
+        one = replace(one, size=_size(one.ending))
         if len(self._kept) >= MOST_KEPT or sum(kept.size for kept in self._kept.values()) + one.size > MOST_BYTES:
-            log.warning("job %d was not finished: too many others wait for the store to come back", job)
+            self._give_up(one, "too many others wait for the store to come back")
             return
         self._kept[one.id] = one
         if self._delivery is None:
@@ -131,8 +131,12 @@ class Spool:
     def _forget(self) -> None:
         now = self._clock.monotonic()
         for one in [one for one in self._kept.values() if one.until <= now]:
-            log.warning("job %d was not finished: the store did not come back in time", one.lease.item.job_id)
+            self._give_up(one, "the store did not come back in time")
             del self._kept[one.id]
+
+    def _give_up(self, one: _Kept, why: str) -> None:
+        log.warning("job %d was not finished: %s", one.lease.item.job_id, why)
+        one.lease.spans.finished(taken=False)
 
     async def _say(self, said: list[_Kept]) -> list[_Kept]:
         """Those that the store could not take now. One refused for what it says is said once more in other words."""
@@ -142,18 +146,20 @@ class Spool:
             for one, error in zip(said, await self._send(said), strict=True):
                 job = one.lease.item.job_id
                 if error is None:
-                    continue
-                if isinstance(error, _UNFIT) and (fail := _instead(one.ending, error)) != one.ending:
+                    one.lease.spans.finished(taken=True)
+                elif isinstance(error, _UNFIT) and (fail := _instead(one.ending, error)) != one.ending:
                     log.warning("the outcome of job %d was refused: %s", job, fail.error)
                     if error.details.get("tries_left") != 0:
                         again.append(replace(one, ending=fail))
+                    else:
+                        one.lease.spans.finished(taken=False)
                 elif passing(error):
                     log.warning("job %d could not be finished yet: %s", job, described(error))
                     if isinstance(error, OakenError):
                         self._asked_wait = max(self._asked_wait, bounded(error.details.get("retry_after")) or 0.0)
                     left.append(one)
                 else:
-                    log.warning("job %d was not finished: %s", job, described(error))
+                    self._give_up(one, described(error))
             said = again
         return left
 

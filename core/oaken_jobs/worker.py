@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, cast
 
 from oaken_jobs.clock import Clock, SystemClock
@@ -82,7 +82,8 @@ class _Run:
         asked = [lease for lease in self.leases if lease.wanted and not self.stopped]
         found: dict[str, object] = {lease.item.lease_id: asyncio.CancelledError() for lease in self.leases}
         if asked:
-            self._call = asyncio.create_task(self.handler.call([JobContext(lease.item, lease) for lease in asked]))
+            call = self.handler.call([JobContext(lease.item, lease) for lease in asked])
+            self._call = self._begun(asked, call)
             while not self._call.done():
                 try:
                     await asyncio.wait({self._call})
@@ -92,6 +93,14 @@ class _Run:
             ids = [lease.item.lease_id for lease in asked]
             found.update(zip(ids, self._each(self._call, len(asked)), strict=True))
         return [(lease, found[lease.item.lease_id]) for lease in self.leases]
+
+    def _begun(self, asked: list[HeldLease], call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """The call, inside the span of its job; a call for several belongs into none of theirs."""
+        if len(asked) == 1:
+            return asked[0].spans.run(call)
+        for lease in asked:
+            lease.spans.begin()
+        return asyncio.create_task(call)
 
     def _each(self, call: asyncio.Task[Any], count: int) -> list[object]:
         if call.cancelled():
@@ -375,8 +384,11 @@ class Worker(Lifecycle):
         for lease, outcome in outcomes:
             lease.rest()
             ending = run.ending(lease, outcome)
+            lease.spans.end(failed=isinstance(ending, Fail))
             if ending is not None:
                 endings.append((lease, ending))
+            else:
+                lease.spans.finished(taken=False)
         try:
             await self._spool.send(endings)
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from oaken_jobs import telemetry
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_swarm.connection import DEFAULT_URL, Connection, Json, param
 from oaken_swarm.following import Event, Resync, events, rows
@@ -88,11 +89,11 @@ class Client:
         """Adds a job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`. An `idempotency_key` of your own makes the
         same call safe to repeat for a day, from another process, too."""
         body = {"kind": kind, "payload": {} if payload is None else payload, **fields}
-        return await self._call("POST", "/jobs", body, keyed=True)
+        return await self._added("/jobs", body)
 
     async def enqueue_many(self, jobs: Sequence[Json]) -> Json:
         """Adds up to 1,000 jobs: `{"jobs"}`, in order, each with `job` and `created` or with `error`, and `status`."""
-        return await self._call("POST", "/jobs", {"jobs": list(jobs)}, keyed=True)
+        return await self._added("/jobs", {"jobs": list(jobs)})
 
     async def job(self, job_id: int) -> Json:
         """`{"job"}`, with payload and result."""
@@ -252,7 +253,7 @@ class Client:
     ) -> Json:
         """Hands in a text to be stored, embedded and triaged: `{"job", "created"}`."""
         body = _given(text=text, title=title, source=source, workspace=workspace)
-        return await self._call("POST", "/intake", body, keyed=True)
+        return await self._added("/intake", body)
 
     # Leases
 
@@ -477,6 +478,11 @@ class Client:
     async def _get(self, path: str, query: Mapping[str, Any] | None = None, *, waits: float = 0) -> Json:
         return await self._call("GET", path, query=query, waits=waits)
 
+    async def _added(self, path: str, body: Json) -> Json:
+        """A call that adds jobs, which belong to the trace that the caller is in."""
+        span = telemetry.current()
+        return await self._call("POST", path, body, keyed=True, headers={} if span is None else {"traceparent": span})
+
     async def _on_lease(self, lease_id: str, verb: str, body: Json, *, keyed: bool = False) -> Json:
         return await self._call("POST", f"/leases/{_part(lease_id)}/{verb}", body, keyed=keyed)
 
@@ -489,9 +495,12 @@ class Client:
         query: Mapping[str, Any] | None = None,
         waits: float = 0,
         keyed: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Json:
         """A call under `/v1`. `keyed` where only an idempotency key makes its repeat harmless."""
-        answer = await self._connection.call(method, f"/v1{path}", body, query=query, waits=waits, keyed=keyed)
+        answer = await self._connection.call(
+            method, f"/v1{path}", body, query=query, waits=waits, keyed=keyed, headers=headers
+        )
         return self._connection.read(answer)
 
 
