@@ -22,7 +22,12 @@ _REPEATABLE_OPS = frozenset({"complete", "fail", "defer", "release", "ask", "can
 
 
 class Client:
-    """An Oaken server over HTTP. Async; use it as `async with Client() as client`.
+    """An Oaken server over HTTP. Async; `SyncClient` is the same for programs that are not.
+
+        async with Client("http://127.0.0.1:8787", token="…") as client:
+            told = await client.enqueue("shout", {"text": "hello"})
+            await client.wait(told["job"]["id"], seconds=30)
+            print(await client.result(told["job"]["id"]))  # {'text': 'HELLO'}
 
     `url` and `token` come from `OAKEN_URL` and `OAKEN_TOKEN` unless given. `timeout` is seconds for a call without its
     waiting, `instance` the name under the token's own by which `lease` asks; `tries` bounds how often one call is made.

@@ -45,7 +45,12 @@ def _iterating(
 
 
 class SyncClient:
-    """`Client` for programs that are not async. Use it as `with SyncClient() as client`, also from several threads.
+    """`Client` for programs that are not async, also for several threads at once.
+
+        with SyncClient("http://127.0.0.1:8787", token="…") as client:
+            told = client.enqueue("shout", {"text": "hello"})
+            client.wait(told["job"]["id"], seconds=30)
+            print(client.result(told["job"]["id"]))  # {'text': 'HELLO'}
 
     Takes what `Client` takes, and has its methods with the same arguments, answers and errors. What Ctrl-C interrupts is
     cancelled. Calls are made on a thread of its own, so it also works where an event loop runs, in a notebook for instance.

@@ -38,7 +38,7 @@ class Worker:
 
         @worker.handler("embed", concurrency=4)
         async def embed(job):
-            return {"vector": [0.1, 0.2]}
+            return {"model": "m-1", "vector": [0.1, 0.2]}
 
         worker.run()
     """
