@@ -21,7 +21,8 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
 from oaken_swarm.app import App
-from oaken_swarm.client import DEFAULT_TRIES, Client, base_url
+from oaken_swarm.client import DEFAULT_TRIES, Client
+from oaken_swarm.connection import base_url
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ import typer
 from oaken_app import vault
 from oaken_app.show import line
 from oaken_jobs.errors import InvalidRequest
-from oaken_swarm.client import Client, base_url
+from oaken_swarm.client import Client
+from oaken_swarm.connection import base_url
 
 login = typer.Typer(add_completion=False, rich_markup_mode=None)
 logout = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -157,13 +157,13 @@ def _validator(schema: str) -> Any:
     return jsonschema_rs.validator_for({**orjson.loads(schema), "components": described["components"]})
 
 
-async def serve(core: Core, settings: ServerSettings | None = None, **options: Any) -> Service:
-    """A server of this core on a free port of loopback."""
+async def serve(core: Core, settings: ServerSettings | None = None, *, port: int = 0, **options: Any) -> Service:
+    """A server of this core on loopback, on a free port unless told."""
     settings = settings or ServerSettings(host="127.0.0.1", port=0)
     app = App(core, settings, **options)
     await core.bus.start()
     described = Described(app)
-    server = Server(described, "127.0.0.1", 0)  # type: ignore[arg-type]
+    server = Server(described, "127.0.0.1", port)  # type: ignore[arg-type]
     await server.start()
     return Service(core, app, server, described)
 

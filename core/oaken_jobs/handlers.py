@@ -76,7 +76,8 @@ class JobContext:
     """The job that a handler is working on.
 
     `children` is None unless the job has waited for its children, then a list of them with their results; `answers` is None unless
-    it has asked, then a list of `{"text", "answer", …}`, oldest first; `answer` is None where none came in time.
+    it has asked, then a list of `{"text", "answer", …}`, oldest first; `answer` is None where none came in time. `traceparent` is the
+    W3C's, of the trace that the job belongs to; None where it was enqueued in none.
     """
 
     def __init__(self, item: WorkItem, lease: HeldLease) -> None:
@@ -88,6 +89,7 @@ class JobContext:
         self.attempt = item.attempt
         self.epoch = item.epoch
         self.parent_id = item.parent_id
+        self.traceparent = item.traceparent
         self.instructions = item.instructions
         self.children = item.children
         self.answers = item.answers

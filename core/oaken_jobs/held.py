@@ -23,6 +23,7 @@ from oaken_jobs.errors import (
 from oaken_jobs.model import Json
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import TraceRow
+from oaken_jobs.telemetry import Attempt
 from oaken_jobs.transport import Beat, Transport, WorkItem
 
 log = logging.getLogger("oaken.worker")
@@ -42,6 +43,7 @@ class HeldLease:
         self, item: WorkItem, transport: Transport, clock: Clock, rng: random.Random, changed: Callable[[], None]
     ) -> None:
         self.item = item
+        self.spans = Attempt(item)
         self.cancelling = False
         self.lost = False
         self._transport = transport

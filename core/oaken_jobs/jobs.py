@@ -75,14 +75,14 @@ class Jobs(Leasing):
 
     # Adding jobs.
 
-    async def enqueue(self, who: Principal, request: NewJobRequest) -> Enqueued:
-        """Adds a job, or returns the live one with the same dedupe key or target."""
-        op = self._enqueue_op(who, request)
+    async def enqueue(self, who: Principal, request: NewJobRequest, *, traceparent: str | None = None) -> Enqueued:
+        """Adds a job, or returns the live one with the same dedupe key or target. `traceparent`, as read, is kept with a new one."""
+        op = self._enqueue_op(who, request, traceparent)
         enqueued: Enqueued = await self._commit.submit(op)
         return await self._told(who, op, enqueued)
 
     async def enqueue_many(
-        self, who: Principal, requests: Sequence[NewJobRequest | OakenError]
+        self, who: Principal, requests: Sequence[NewJobRequest | OakenError], *, traceparent: str | None = None
     ) -> list[Enqueued | OakenError]:
         """As `enqueue` for each, in order; a refusal takes the place of its answer and leaves the others alone."""
         if len(requests) > self.rules.max_batch:
@@ -92,7 +92,9 @@ class Jobs(Leasing):
         prepared: list[Enqueue | OakenError] = []
         for request in requests:
             try:
-                prepared.append(request if isinstance(request, OakenError) else self._enqueue_op(who, request))
+                prepared.append(
+                    request if isinstance(request, OakenError) else self._enqueue_op(who, request, traceparent)
+                )
             except OakenError as refusal:
                 prepared.append(refusal)
         replies = iter(await self._commit.call_all([p for p in prepared if isinstance(p, Enqueue)]))
@@ -110,7 +112,7 @@ class Jobs(Leasing):
                 raise reply
         return answers
 
-    def _enqueue_op(self, who: Principal, request: NewJobRequest) -> Enqueue:
+    def _enqueue_op(self, who: Principal, request: NewJobRequest, traceparent: str | None) -> Enqueue:
         auth.require(who, "enqueue")
         payload, schema_hash = payloads.checked(self.rules, request.kind, request.payload)
         free = who.runner or not who.roles.isdisjoint(("user", "admin"))
@@ -146,6 +148,7 @@ class Jobs(Leasing):
             workspace=workspace,
         )
         op = Enqueue(new, who.actor, schema_hash, None if free else who.holder, within=who.workspace)
+        op.traceparent = traceparent
         if request.idempotency_key is not None:
             op.once = once(who, request.idempotency_key, "enqueue", *new)
         return op

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from oaken_jobs import views
+from oaken_jobs import telemetry, views
 from oaken_jobs.activity import Follower
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.jobs import Jobs
@@ -73,7 +73,7 @@ class LocalTransport:
 
     async def enqueue(self, kind: str, payload: Json, fields: Mapping[str, Any]) -> Json:
         request = read(NewJobRequest, {**fields, "kind": kind, "payload": payload})
-        enqueued = await self._jobs.enqueue(self._who, request)
+        enqueued = await self._jobs.enqueue(self._who, request, traceparent=telemetry.current())
         shown = views.job(enqueued.job, self._jobs.rules, self._jobs.now())
         warning = {} if enqueued.warning is None else {"warning": enqueued.warning}
         return {"job": shown, "created": enqueued.created, **warning}
@@ -123,6 +123,9 @@ class LocalTransport:
             attempt=job.attempts,
             epoch=job.epoch,
             parent_id=job.parent_id,
+            traceparent=job.traceparent,
+            created_at=job.created_at,
+            leased_at=job.started_at,
             instructions=lease.instructions,
             children=None if lease.children is None else [views.child(one, rules, now) for one in lease.children],
             answers=None if lease.answers is None else [views.question(one) for one in lease.answers],

@@ -149,6 +149,8 @@ class Job(NamedTuple):
     """Of the payload schema the payload was last checked against."""
     blocked: int = FREE
     """`FREE`, `SERIAL` or `CHILDREN`: a blocked job is in no lane."""
+    traceparent: str | None = None
+    """Of the W3C: the trace that the job belongs to, and the span it was enqueued in."""
     cancelling: int = 0
     cancel_deadline: int | None = None
     """When a running job that was asked to stop, and reports no progress, is overruled."""

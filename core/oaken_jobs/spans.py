@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from oaken_jobs import views
+from oaken_jobs import traceparent, views
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Job, Json, Leased, Principal
 from oaken_jobs.tracing import End
@@ -77,7 +77,9 @@ def said(who: Principal, job: Job, row: Json, rules: Rules, now: int) -> Json:
 
 
 def trace_id(job: Job) -> str:
-    """32 hex digits; of two installations' jobs of one number they differ."""
+    """32 hex digits: of the trace that the job was enqueued in, else its own; of two installations' jobs of one number they differ."""
+    if job.traceparent is not None:
+        return traceparent.trace_id(job.traceparent)
     return _hash(16, job.id, job.created_at)
 
 

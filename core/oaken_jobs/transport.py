@@ -43,6 +43,11 @@ class WorkItem:
     attempt: int = 1
     epoch: int = 1
     parent_id: int | None = None
+    traceparent: str | None = None
+    """The trace that the job belongs to, and the span it was enqueued in."""
+    created_at: int | None = None
+    leased_at: int | None = None
+    """Milliseconds UTC, as `created_at`, by the store's clock."""
     instructions: str | None = None
     children: list[Json] | None = None
     """Of a job that has waited for them, with their results: as `views.child` shows each, oldest first."""

@@ -169,6 +169,8 @@ def leased(lease: Leased, rules: Rules, now: int) -> Json:
         "expires_at": iso(lease.job.lease_expires),
         "job": job(lease.job, rules, now, payload=lease.payload, bodies=True),
     }
+    if lease.job.traceparent is not None:
+        shown["traceparent"] = lease.job.traceparent
     if lease.instructions is not None:
         shown["instructions"] = lease.instructions
     if lease.children is not None:

@@ -9,6 +9,7 @@ machines run by the same rules:
   result all the same
 - the worker stops: handlers get `grace` seconds, are then cancelled, and their jobs released unharmed
 - the lease is lost: the handler is cancelled, and nothing is written
+- the store is away when a job ends: its ending is kept, and said when the store answers again (`spool`)
 """
 
 from __future__ import annotations
@@ -16,17 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, cast
 
 from oaken_jobs.clock import Clock, SystemClock
 from oaken_jobs.errors import (
-    BadJson,
     Forbidden,
     InvalidRequest,
     OakenError,
-    ResultInvalid,
-    TooLarge,
     Unauthenticated,
     Unavailable,
 )
@@ -42,9 +40,10 @@ from oaken_jobs.handlers import (
     PermanentJobError,
     bounded,
 )
-from oaken_jobs.held import HeldLease, backoff, described, passing, within
+from oaken_jobs.held import HeldLease, backoff, described
 from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import FINAL, Json
+from oaken_jobs.spool import Spool
 from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Cancelled, Complete, Defer, Done, Ending, Fail, Release, Transport, WorkItem, misfit
 
@@ -53,12 +52,9 @@ log = logging.getLogger("oaken.worker")
 
 CALL_SECONDS = 30.0
 """How long a lease call may take beyond its long poll before it counts as stalled."""
-LAST_WORDS = 5.0
-"""How long after the grace a stopping worker still tries to hand its jobs back to a server that does not answer."""
 
 _HOPELESS = (Unauthenticated, Forbidden, InvalidRequest)
 """A lease request refused like this will be refused for ever; the worker ends with the error."""
-_UNFIT = (ResultInvalid, BadJson, InvalidRequest, TooLarge)
 
 
 class _Run:
@@ -86,7 +82,8 @@ class _Run:
         asked = [lease for lease in self.leases if lease.wanted and not self.stopped]
         found: dict[str, object] = {lease.item.lease_id: asyncio.CancelledError() for lease in self.leases}
         if asked:
-            self._call = asyncio.create_task(self.handler.call([JobContext(lease.item, lease) for lease in asked]))
+            call = self.handler.call([JobContext(lease.item, lease) for lease in asked])
+            self._call = self._begun(asked, call)
             while not self._call.done():
                 try:
                     await asyncio.wait({self._call})
@@ -96,6 +93,14 @@ class _Run:
             ids = [lease.item.lease_id for lease in asked]
             found.update(zip(ids, self._each(self._call, len(asked)), strict=True))
         return [(lease, found[lease.item.lease_id]) for lease in self.leases]
+
+    def _begun(self, asked: list[HeldLease], call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """The call, inside the span of its job; a call for several belongs into none of theirs."""
+        if len(asked) == 1:
+            return asked[0].spans.run(call)
+        for lease in asked:
+            lease.spans.begin()
+        return asyncio.create_task(call)
 
     def _each(self, call: asyncio.Task[Any], count: int) -> list[object]:
         if call.cancelled():
@@ -178,13 +183,13 @@ class Worker(Lifecycle):
         self._wait_seconds = wait_seconds
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._spool = Spool(transport, self._clock, self._rng)
         self._draining = False
         self._taken = 0
         self._lanes: list[Lane] = []
         self._loops: list[asyncio.Task[None]] = []
         self._runs: dict[asyncio.Task[None], _Run] = {}
         self._ended = asyncio.Event()
-        self._last_word: float | None = None
         self._raises = False
 
     @property
@@ -233,7 +238,6 @@ class Worker(Lifecycle):
         if not self._handlers.kinds:
             raise ValueError("the worker has no handlers; register one with @handler(kind)")
         self.error = None
-        self._last_word = None
         self._ended.clear()
         self._lanes = self._handlers.lanes(self._slots)
         self._transport.on_cancel(self._on_cancel)
@@ -241,7 +245,6 @@ class Worker(Lifecycle):
 
     async def _end(self) -> None:
         """Takes nothing new, gives running handlers `grace` seconds, then cancels them and releases their jobs."""
-        self._last_word = self._clock.monotonic() + self._grace + LAST_WORDS
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -252,6 +255,7 @@ class Worker(Lifecycle):
             run.shut_down()
         while self._runs:
             await asyncio.wait(list(self._runs))
+        await self._spool.close()
         try:
             await self._transport.aclose()
         except Exception:
@@ -290,6 +294,8 @@ class Worker(Lifecycle):
                 log.warning("leasing failed, trying again in %.1f s: %s", wait, described(error))
                 await self._clock.sleep(wait)
                 continue
+            if failures:
+                self._spool.answered()
             failures = 0
             # A server that is stopping, or does not wait, answers empty at once; it is not to be asked in a tight loop.
             hasty = not taken and self._clock.monotonic() - asked < min(1.0, self._wait_seconds / 2)
@@ -378,13 +384,16 @@ class Worker(Lifecycle):
         for lease, outcome in outcomes:
             lease.rest()
             ending = run.ending(lease, outcome)
+            lease.spans.end(failed=isinstance(ending, Fail))
             if ending is not None:
                 endings.append((lease, ending))
+            else:
+                lease.spans.finished(taken=False)
         try:
-            await self._finish(endings)
+            await self._spool.send(endings)
         except asyncio.CancelledError:
             # Even when the loop is torn down here the jobs are ended: said once more, which is harmless.
-            await self._finish(endings)
+            await self._spool.send(endings)
             raise
 
     async def _fill(self, run: _Run) -> None:
@@ -400,46 +409,6 @@ class Worker(Lifecycle):
             if not more:
                 return
             self._hold(run, more)
-
-    async def _finish(self, endings: list[tuple[HeldLease, Ending]]) -> None:
-        """Sends endings until each is accepted or refused, or its lease has run out.
-
-        Each is sent at least once: whether a lease still stands is the server's to say, and it may keep a late result.
-        """
-        failures = 0
-        while endings:
-            errors = await self._send(endings)
-            again: list[tuple[HeldLease, Ending]] = []
-            failures += 1
-            wait = 0.0
-            for (lease, ending), error in zip(endings, errors, strict=True):
-                job = lease.item.job_id
-                if error is None:
-                    continue
-                if isinstance(error, _UNFIT) and (fail := _instead(ending, error)) != ending:
-                    log.warning("the outcome of job %d was refused: %s", job, fail.error)
-                    if error.details.get("tries_left") != 0:
-                        again.append((lease, fail))
-                elif passing(error) and self._clock.monotonic() < self._limit(lease):
-                    log.warning("job %d could not be finished yet: %s", job, described(error))
-                    again.append((lease, ending))
-                    wait = max(wait, _asked_wait(error) or 0, backoff(failures, self._rng))
-                else:
-                    log.warning("job %d was not finished: %s", job, described(error))
-            if wait:
-                last = max(self._limit(lease) for lease, _ in again)
-                await self._clock.sleep(max(0.0, min(wait, last - self._clock.monotonic())))
-            endings = again
-
-    async def _send(self, endings: list[tuple[HeldLease, Ending]]) -> Sequence[Exception | None]:
-        seconds = max(1.0, min(lease.seconds for lease, _ in endings) / 3)
-        try:
-            return await within(self._clock, seconds, self._transport.finish([ending for _, ending in endings]))
-        except Exception as error:
-            return [error] * len(endings)
-
-    def _limit(self, lease: HeldLease) -> float:
-        return lease.deadline if self._last_word is None else min(lease.deadline, self._last_word)
 
 
 def _asked_wait(error: BaseException) -> float | None:
@@ -478,13 +447,6 @@ def _asking(lease_id: str, outcome: Ask) -> Ending:
     return Asking(lease_id, text, bounded(_attribute(outcome, "timeout_seconds")))
 
 
-def _instead(ending: Ending, error: OakenError) -> Fail:
-    """What is said in place of an ending that was refused for what it says. Of nothing but our own words."""
-    if isinstance(ending, Complete):
-        return Fail(ending.lease_id, _unfit(error), permanent=True)
-    return Fail(ending.lease_id, f"the outcome could not be kept: {error.code}", permanent=True)
-
-
 def _tell(run: _Run, outcomes: Sequence[tuple[HeldLease, object]]) -> None:
     """Logs what handlers raised: an error of a whole batch with one traceback."""
     told: set[int] = set()
@@ -498,20 +460,6 @@ def _tell(run: _Run, outcomes: Sequence[tuple[HeldLease, object]]) -> None:
             trace = None if id(outcome) in told or isinstance(outcome, JobError) else outcome
             told.add(id(outcome))
             log.warning("job %d (%s) failed: %s", job, kind, described(outcome), exc_info=trace)
-
-
-def _unfit(error: OakenError) -> str:
-    """Why a result was refused, in paths and rules: the server's message may quote the result, and this is stored."""
-    limit, actual = error.details.get("limit"), error.details.get("actual")
-    if isinstance(error, TooLarge) and isinstance(limit, int) and isinstance(actual, int):
-        return f"result is {actual} bytes, over the limit of {limit}"
-    problems: object = error.details.get("errors")
-    told: list[str] = []
-    for problem in cast("list[object]", problems) if isinstance(problems, list) else []:
-        if isinstance(problem, dict):
-            facts = cast(Json, problem)
-            told.append(f"{facts.get('path') or facts.get('field') or '/'} breaks {facts.get('rule') or error.code}")
-    return f"result does not fit: {'; '.join(told) or error.code}"
 
 
 async def _settled(clock: Clock, seconds: float, tasks: Sequence[Awaitable[Any]]) -> None:

@@ -1,10 +1,11 @@
-"""Oaken over HTTP: the service, and what talks to it. `Client` makes calls, `Worker` does jobs."""
+"""Oaken over HTTP: the service, and what talks to it. `Client` and `SyncClient` make calls, `Worker` does jobs."""
 
 from oaken_jobs.errors import (
     BadJson,
     ConfigError,
     Conflict,
     Forbidden,
+    IdempotencyConflict,
     InvalidRequest,
     LeaseLost,
     MethodNotAllowed,
@@ -22,6 +23,8 @@ from oaken_jobs.errors import (
 from oaken_jobs.handlers import AfterChildren, Ask, Deferred, JobContext, PermanentJobError
 from oaken_jobs.transport import Done
 from oaken_swarm.client import Client
+from oaken_swarm.following import Event, Resync
+from oaken_swarm.sync import SyncClient
 from oaken_swarm.worker import Worker
 
 __all__ = [
@@ -33,7 +36,9 @@ __all__ = [
     "Conflict",
     "Deferred",
     "Done",
+    "Event",
     "Forbidden",
+    "IdempotencyConflict",
     "InvalidRequest",
     "JobContext",
     "LeaseLost",
@@ -45,6 +50,8 @@ __all__ = [
     "PermanentJobError",
     "RateLimited",
     "ResultInvalid",
+    "Resync",
+    "SyncClient",
     "TooLarge",
     "Unauthenticated",
     "Unavailable",

@@ -236,6 +236,7 @@ class Lease(Shape):
     lease_id: str
     expires_at: Moment
     job: Job
+    traceparent: str | None = None
     instructions: str | None = None
     children: list[Job] | None = None
     children_more: Count | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oaken_jobs import auth
+from oaken_jobs import auth, traceparent
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
@@ -182,6 +182,7 @@ class App:
             self._core, self._callers, self._polls, self._waits, receive, who, None if self._local else token, params
         )
         call.metrics = self._metrics
+        call.traceparent = traceparent.read(headers.traceparent)
         call.last_event_id = headers.last_event_id
         if headers.idempotency_key is not None and route.writes:
             call.idempotency_key = read(_Key, {"Idempotency-Key": headers.idempotency_key}).key
@@ -236,6 +237,7 @@ class _Headers:
         "last_event_id",
         "origin",
         "token",
+        "traceparent",
     )
 
     def __init__(self, scope: Scope) -> None:
@@ -247,6 +249,7 @@ class _Headers:
         self.idempotency_key: str | None = None
         self.last_event_id: str | None = None
         self.forwarded_for: bytes | None = None
+        self.traceparent: str | None = None
         for name, value in scope["headers"]:
             if name == b"host":
                 self.hosts.append(value)
@@ -263,6 +266,8 @@ class _Headers:
                 self.idempotency_key = value.decode("latin-1")
             elif name == b"last-event-id":
                 self.last_event_id = value.decode("latin-1")
+            elif name == b"traceparent":
+                self.traceparent = value.decode("latin-1")
             elif name == b"x-forwarded-for":
                 self.forwarded_for = value  # of several the last, which the nearest proxy has added
 

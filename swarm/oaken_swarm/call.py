@@ -81,6 +81,8 @@ class Call:
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str | None = None
     last_event_id: str | None = None
+    traceparent: str | None = None
+    """As `traceparent.read` gives it."""
     metrics: Metrics | None = None
     """None where no port is served."""
 

@@ -1,83 +1,44 @@
-"""The client: every HTTP call as a method, with typed errors and retries where a repeat is harmless."""
+"""The client: every HTTP call as a method, with typed errors and safe repeats."""
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import re
-import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
-import orjson
 
-from oaken_jobs import __version__, jsontext
+from oaken_jobs import telemetry
 from oaken_jobs.clock import Clock, SystemClock
-from oaken_jobs.errors import (
-    BadJson,
-    ConfigError,
-    Conflict,
-    Forbidden,
-    InvalidRequest,
-    MethodNotAllowed,
-    NotFound,
-    OakenError,
-    RateLimited,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
-    UnsupportedMediaType,
-    error_class,
-)
+from oaken_swarm.connection import DEFAULT_URL, Connection, Json, param
+from oaken_swarm.following import Event, Resync, events, rows
 
-DEFAULT_URL = "http://127.0.0.1:8787"
-BACKOFF_BASE = 0.25
-BACKOFF_CAP = 8.0
-NO_TOKEN = "There is no token: set OAKEN_TOKEN or pass token=…; `oaken token create NAME --role agent` makes one."
-LONGEST_RETRY_AFTER = 60.0
-"""A server that asks to be left alone for longer than this gets no second try; the caller decides."""
-
-Json = dict[str, Any]
-
-_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "code"})
-_BY_STATUS: dict[int, type[OakenError]] = {
-    400: InvalidRequest,
-    401: Unauthenticated,
-    403: Forbidden,
-    404: NotFound,
-    405: MethodNotAllowed,
-    409: Conflict,
-    413: TooLarge,
-    415: UnsupportedMediaType,
-    422: InvalidRequest,
-    429: RateLimited,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
-}
 DEFAULT_TRIES = 4
-# Nothing of the request has left when one of these is raised, so any call may be made again.
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _REPEATABLE_OPS = frozenset({"complete", "fail", "defer", "release", "ask", "cancelled", "heartbeat"})
 
 
 class Client:
-    """An Oaken server over HTTP. Async; use it as `async with Client() as client`.
+    """An Oaken server over HTTP. Async; `SyncClient` is the same for programs that are not.
+
+        async with Client("http://127.0.0.1:8787", token="…") as client:
+            told = await client.enqueue("shout", {"text": "hello"})
+            await client.wait(told["job"]["id"], seconds=30)
+            print(await client.result(told["job"]["id"]))  # {'text': 'HELLO'}
 
     `url` and `token` come from `OAKEN_URL` and `OAKEN_TOKEN` unless given. `timeout` is seconds for a call without its
     waiting, `instance` the name under the token's own by which `lease` asks; `tries` bounds how often one call is made.
 
     Each method answers with the JSON object that the server gave. Refusals are raised as the classes of
     `oaken_jobs.errors`, with `message`, `details`, `code` and `status`; a server out of reach as `Unavailable`. What JSON
-    readers cannot keep (NaN, a date, half a character) is refused with its path before it is sent, as `BadJson`. Calls
-    whose repeat is harmless are repeated on lost connections, 503 and 429, with jittered backoff and as `Retry-After`
-    asks; others only where they were never sent, or refused with 429. An enqueue and a lease carry an idempotency key, so that
-    their repeat gets the first answer.
+    readers cannot keep (NaN, a date, half a character) is refused with its path before it is sent, as `BadJson`.
+
+    Every call is made again, `tries` times in all, on lost connections, 503 and 429, with jittered backoff and never earlier than
+    `Retry-After` says. Where a repeat would not be harmless by itself it carries an idempotency key, so that the call is carried out once
+    and the repeat gets the first answer; of a new token's secret, which is shown once, it gets a `Conflict`.
     """
 
     def __init__(
@@ -93,21 +54,27 @@ class Client:
         rng: random.Random | None = None,
     ) -> None:
         """`transport`, `clock` and `rng` are for tests. Raises `ConfigError` for a URL or a token that is none."""
-        self.url = base_url(url or os.environ.get("OAKEN_URL") or DEFAULT_URL)
         self.instance = instance
-        self._token = _token(token or os.environ.get("OAKEN_TOKEN"))
-        self._timeout = timeout
-        self._tries = max(1, tries)
-        self._transport = transport
-        self._clock: Clock = clock or SystemClock()
-        self._rng = rng or random.Random()
-        self._http: httpx2.AsyncClient | None = None
+        self._connection = Connection(
+            url or os.environ.get("OAKEN_URL") or DEFAULT_URL,
+            token or os.environ.get("OAKEN_TOKEN"),
+            timeout=timeout,
+            tries=tries,
+            transport=transport,
+            clock=clock or SystemClock(),
+            rng=rng or random.Random(),
+        )
         self._name: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server, without what follows it in calls."""
+        return self._connection.url
 
     @property
     def has_token(self) -> bool:
         """Whether calls are made with a token at all."""
-        return self._token is not None
+        return self._connection.token is not None
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,9 +86,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Closes the connections. A later call opens new ones."""
-        http, self._http = self._http, None
-        if http is not None:
-            await http.aclose()
+        await self._connection.aclose()
 
     # Jobs
 
@@ -129,11 +94,11 @@ class Client:
         """Adds a job: `{"job", "created", "warning"?}`. `fields` are those of `POST /jobs`. An `idempotency_key` of your own makes the
         same call safe to repeat for a day, from another process, too."""
         body = {"kind": kind, "payload": {} if payload is None else payload, **fields}
-        return await self._call("POST", "/jobs", body, repeatable=True, key=_new_key())
+        return await self._added("/jobs", body)
 
     async def enqueue_many(self, jobs: Sequence[Json]) -> Json:
         """Adds up to 1,000 jobs: `{"jobs"}`, in order, each with `job` and `created` or with `error`, and `status`."""
-        return await self._call("POST", "/jobs", {"jobs": list(jobs)}, repeatable=True, key=_new_key())
+        return await self._added("/jobs", {"jobs": list(jobs)})
 
     async def job(self, job_id: int) -> Json:
         """`{"job"}`, with payload and result."""
@@ -143,7 +108,7 @@ class Client:
         """One page, newest first: `{"jobs", "next_cursor"}`. Filters are those of `GET /jobs`; of a list any counts."""
         return await self._get("/jobs", filters)
 
-    async def all_jobs(self, **filters: Any) -> AsyncIterator[Json]:
+    async def all_jobs(self, **filters: Any) -> AsyncGenerator[Json]:
         """Each job that matches, newest first, page by page."""
         while True:
             page = await self.jobs(**filters)
@@ -181,36 +146,38 @@ class Client:
 
     async def cancel(self, job_id: int) -> Json:
         """Cancels a queued job, asks a running one to stop: `{"job"}`. A final job stays as it is."""
-        return await self._call("POST", f"/jobs/{job_id}/cancel", {}, repeatable=True)
+        return await self._call("POST", f"/jobs/{job_id}/cancel", {})
 
     async def edit(
         self, job_id: int, *, priority: int | str | None = None, title: str | None = None, tags: list[str] | None = None
     ) -> Json:
         """Changes priority, title or tags: `{"job"}`. An empty title, or no tags, takes them away."""
         body = _given(priority=priority, title=title, tags=tags)
-        return await self._call("PATCH", f"/jobs/{job_id}", body, repeatable=True)
+        return await self._call("PATCH", f"/jobs/{job_id}", body)
 
     async def erase(self, job_id: int) -> Json:
         """Takes away a job that has ended, with all that belongs to it: `{"job"}`, as it was. Raises `Conflict` for others."""
-        return await self._call("DELETE", f"/jobs/{job_id}")
+        return await self._call("DELETE", f"/jobs/{job_id}", keyed=True)
 
     async def requeue(self, job_id: int, queue: str | None = None, *, retriage: bool = False) -> Json:
         """Puts a failed, cancelled or queued job back to run now: `{"job"}`. Raises `Conflict` for others. `retriage` clears the
         machine's labels of its subject, so that triage and routing decide again."""
-        return await self._call("POST", f"/jobs/{job_id}/requeue", _given(queue=queue, retriage=retriage or None))
+        return await self._call(
+            "POST", f"/jobs/{job_id}/requeue", _given(queue=queue, retriage=retriage or None), keyed=True
+        )
 
     async def requeue_all(self, filter: Json, **fields: Any) -> Json:
         """`requeue` for all that match, some thousands a call: `{"matched", "done", "skipped", "remaining", "cursor"}`. Call again
         with the `cursor` while there is one. `fields` are those of `POST /requeue`."""
-        return await self._call("POST", "/requeue", {"filter": filter, **fields})
+        return await self._call("POST", "/requeue", {"filter": filter, **fields}, keyed=True)
 
     async def cancel_all(self, filter: Json, **fields: Any) -> Json:
         """`cancel` for all that match; as `requeue_all`."""
-        return await self._call("POST", "/cancel", {"filter": filter, **fields}, repeatable=True)
+        return await self._call("POST", "/cancel", {"filter": filter, **fields})
 
     async def answer(self, job_id: int, text: str) -> Json:
         """Answers a job's open question: `{"job"}`. Raises `Conflict` where none is open."""
-        return await self._call("POST", f"/jobs/{job_id}/answer", {"text": text})
+        return await self._call("POST", f"/jobs/{job_id}/answer", {"text": text}, keyed=True)
 
     async def questions(self, job_id: int) -> Json:
         """`{"questions"}`: all that a job has asked, with the answers."""
@@ -218,7 +185,7 @@ class Client:
 
     async def adopt(self, job_id: int, epoch: int) -> Json:
         """Takes the late result of an attempt as the job's: `{"job"}`. Its attempts say which left one (`late_result`)."""
-        return await self._call("POST", f"/jobs/{job_id}/adopt", {"epoch": epoch})
+        return await self._call("POST", f"/jobs/{job_id}/adopt", {"epoch": epoch}, keyed=True)
 
     async def late_result(self, job_id: int, epoch: int) -> Json:
         """The result itself that an attempt left after it had lost its lease. Raises `NotFound` where there is none."""
@@ -241,6 +208,28 @@ class Client:
         Go on from the `cursor`. `resync`: some older events are forgotten; read anew what you follow."""
         asked = {"after": after, "kinds": kinds, "job_id": job_id, "limit": limit, "seconds": seconds}
         return await self._get("/events/wait", asked, waits=seconds)
+
+    async def follow(
+        self, after: str | None = None, *, kinds: Sequence[str] | None = None, job_id: int | None = None
+    ) -> AsyncGenerator[Event | Resync]:
+        """Each event after a cursor, or from now on, as it happens and for ever; a lost connection is taken up where it was, without a gap.
+
+        A `Resync` says that events were forgotten meanwhile. Raises refusals, and `Unavailable` where no server answers at the start.
+        """
+        query = {"kinds": kinds, "job_id": job_id}
+        begin = await self._get("/events/wait", {**query, "after": after, "limit": 1, "seconds": 0})
+        found = events(self._connection, begin["cursor"] if after is None else after, query)
+        async with aclosing(found):
+            async for each in found:
+                yield each
+
+    async def follow_trace(self, *, job_id: int | None = None, agent: str | None = None) -> AsyncGenerator[Json]:
+        """Each row of the trace as it comes, for admins, until the server ends the stream. Raises `Unavailable` where the connection is
+        lost; rows that came meanwhile are in `trace_rows`."""
+        found = rows(self._connection, {"job_id": job_id, "agent": agent})
+        async with aclosing(found):
+            async for row in found:
+                yield row
 
     async def trace_rows(
         self,
@@ -269,7 +258,7 @@ class Client:
     ) -> Json:
         """Hands in a text to be stored, embedded and triaged: `{"job", "created"}`."""
         body = _given(text=text, title=title, source=source, workspace=workspace)
-        return await self._call("POST", "/intake", body, repeatable=True, key=_new_key())
+        return await self._added("/intake", body)
 
     # Leases
 
@@ -298,21 +287,21 @@ class Client:
             lease_seconds=lease_seconds,
             wait_seconds=wait_seconds,
         )
-        return await self._call("POST", "/leases", body, waits=wait_seconds, repeatable=True, key=_new_key())
+        return await self._call("POST", "/leases", body, waits=wait_seconds, keyed=True)
 
     async def resume(self, *, agent: str | None = None, lease_seconds: float | None = None) -> Json:
         """This agent's own leases again, under new ids: `{"leases"}`. It needs an instance, `name/instance`, always the same."""
         if agent is None and self.instance is not None:
             agent = f"{await self._own_name()}/{self.instance}"
         body = _given(agent=agent, lease_seconds=lease_seconds)
-        return await self._call("POST", "/leases", {**body, "resume": True}, repeatable=True)
+        return await self._call("POST", "/leases", {**body, "resume": True})
 
     async def heartbeat(
         self, lease_id: str, *, lease_seconds: float | None = None, progress: Json | None = None
     ) -> Json:
         """Extends the lease from now: `{"expires_at", "cancelling"}`. Raises `LeaseLost`, as does every call below."""
         body = _given(lease_seconds=lease_seconds, progress=progress)
-        return await self._on_lease(lease_id, "heartbeat", body, repeatable=progress is None)
+        return await self._on_lease(lease_id, "heartbeat", body, keyed=progress is not None)
 
     async def complete(
         self,
@@ -364,20 +353,20 @@ class Client:
         """Adds to the job's progress, and beats: `{"job"}`. Percent is 0 to 100, a message is cut to 256 characters. With `seq`, which
         grows from report to report, a repeat is known."""
         body = _given(percent=percent, message=message, seq=seq)
-        return await self._on_lease(lease_id, "progress", body, repeatable=seq is not None)
+        return await self._on_lease(lease_id, "progress", body, keyed=seq is None)
 
     async def trace(self, lease_id: str, rows: Sequence[Json]) -> Json:
         """Adds rows to the server's trace, where it keeps one, and beats: `{"recorded", "expires_at", "cancelling"}`. A row is
         `{operation?, provider?, model?, input?, output?, tool?, usage?, cost_usd?, started_at?, ended_at?}`; at most 100 of them."""
-        return await self._on_lease(lease_id, "trace", {"rows": list(rows)}, repeatable=False)
+        return await self._on_lease(lease_id, "trace", {"rows": list(rows)}, keyed=True)
 
     async def batch(self, ops: Sequence[Json]) -> Json:
         """Many calls on leases in one: `{"results"}`, in order, each with `job` or `error`, and `status`.
 
         An operation is `{"op": "complete", "lease_id", …}`, with the fields of that call.
         """
-        repeatable = all(op.get("op") in _REPEATABLE_OPS for op in ops)
-        return await self._call("POST", "/leases/batch", {"ops": list(ops)}, repeatable=repeatable)
+        keyed = not all(op.get("op") in _REPEATABLE_OPS for op in ops)
+        return await self._call("POST", "/leases/batch", {"ops": list(ops)}, keyed=keyed)
 
     # Queues, subjects, agents
 
@@ -387,33 +376,33 @@ class Client:
 
     async def pause_queue(self, name: str) -> Json:
         """The queue hands out nothing until resumed."""
-        return await self._call("POST", f"/queues/{_part(name)}/pause", {}, repeatable=True)
+        return await self._call("POST", f"/queues/{_part(name)}/pause", {})
 
     async def resume_queue(self, name: str) -> Json:
         """Undoes `pause_queue`."""
-        return await self._call("POST", f"/queues/{_part(name)}/resume", {}, repeatable=True)
+        return await self._call("POST", f"/queues/{_part(name)}/resume", {})
 
     async def schedules(self, *, workspace: str | None = None) -> Json:
         """`{"schedules"}`, by name."""
         return await self._get("/schedules", {"workspace": workspace})
 
     async def schedule(self, name: str, *, workspace: str | None = None) -> Json:
-        """`{"schedule"}`."""
+        """`{"schedule"}`, of that name. Raises `NotFound`."""
         return await self._get(f"/schedules/{_part(name)}", {"workspace": workspace})
 
     async def put_schedule(self, name: str, queue: str, kind: str, payload: Json | None = None, **fields: Any) -> Json:
         """Adds or changes a schedule: `{"schedule", "changed"}`. `fields` are those of `PUT /schedules/{name}`; either `every_seconds` or
         `cron` is needed."""
         body = {"queue": queue, "kind": kind, "payload": {} if payload is None else payload, **fields}
-        return await self._call("PUT", f"/schedules/{_part(name)}", body, repeatable=True)
+        return await self._call("PUT", f"/schedules/{_part(name)}", body)
 
     async def remove_schedule(self, name: str, *, workspace: str | None = None) -> None:
         """Removes a schedule; jobs that it has enqueued stay."""
-        await self._call("DELETE", f"/schedules/{_part(name)}", query={"workspace": workspace})
+        await self._call("DELETE", f"/schedules/{_part(name)}", query={"workspace": workspace}, keyed=True)
 
     async def run_schedule(self, name: str, *, workspace: str | None = None) -> Json:
         """Enqueues the job of a schedule now: `{"job"}`. Its times stay."""
-        return await self._call("POST", f"/schedules/{_part(name)}/run", _given(workspace=workspace))
+        return await self._call("POST", f"/schedules/{_part(name)}/run", _given(workspace=workspace), keyed=True)
 
     async def subject(self, subject: str, *, workspace: str | None = None) -> Json:
         """A subject and its labels."""
@@ -422,7 +411,7 @@ class Client:
     async def set_labels(self, subject: str, human: Mapping[str, str | None], *, workspace: str | None = None) -> Json:
         """Sets people's labels of a subject."""
         body = {"human": dict(human), **_given(workspace=workspace)}
-        return await self._call("PUT", f"/subjects/{_part(subject)}/labels", body, repeatable=True)
+        return await self._call("PUT", f"/subjects/{_part(subject)}/labels", body)
 
     async def agents(self) -> Json:
         """`{"agents"}`: when each was last seen, what it holds and what it has done."""
@@ -430,7 +419,7 @@ class Client:
 
     async def drain(self, agent: str, drain: bool = True) -> Json:
         """Lets an agent (`name` with all its instances, or `name/instance`) get nothing new, or again."""
-        return await self._call("POST", f"/agents/{_part(agent)}/drain", {"drain": drain}, repeatable=True)
+        return await self._call("POST", f"/agents/{_part(agent)}/drain", {"drain": drain})
 
     async def kinds(self) -> Json:
         """`{"kinds"}` that are configured or were seen."""
@@ -446,18 +435,30 @@ class Client:
 
     async def healthz(self) -> Json:
         """Whether the server is up. Needs no token."""
-        return await self._call("GET", "/healthz", prefix="", repeatable=True)
+        return await self._outside("/healthz")
+
+    async def readyz(self) -> Json:
+        """Whether the store answers. Needs no token. Raises `Unavailable` where it does not."""
+        return await self._outside("/readyz")
+
+    async def openapi(self) -> Json:
+        """The interface described for programs (OpenAPI 3.1)."""
+        return await self._outside("/openapi.json")
+
+    async def metrics(self) -> str:
+        """Figures of the server, as text for Prometheus."""
+        return (await self._connection.call("GET", "/metrics")).text
 
     # Tokens
 
     async def create_token(self, name: str, roles: Sequence[str], **fields: Any) -> Json:
         """`{"name", "token", …}`: the only time that the token is shown. `fields` are those of `POST /tokens`. For admins."""
-        return await self._call("POST", "/tokens", {"name": name, "roles": list(roles), **fields})
+        return await self._call("POST", "/tokens", {"name": name, "roles": list(roles), **fields}, keyed=True)
 
     async def rotate_token(self, name: str, **fields: Any) -> Json:
         """The token with a new secret, `{"name", "token", …}`, shown this once; the old one is worthless at once. `expires_in`:
         seconds that it lasts from now. For admins."""
-        return await self._call("POST", f"/tokens/{_part(name)}/rotate", fields)
+        return await self._call("POST", f"/tokens/{_part(name)}/rotate", fields, keyed=True)
 
     async def tokens(self) -> Json:
         """`{"tokens"}`, without the tokens themselves. For admins."""
@@ -476,11 +477,19 @@ class Client:
             self._name = str(me.get("name") or actor.get("id"))
         return self._name
 
-    async def _get(self, path: str, query: Mapping[str, Any] | None = None, *, waits: float = 0) -> Json:
-        return await self._call("GET", path, query=query, waits=waits, repeatable=True)
+    async def _outside(self, path: str) -> Json:
+        return self._connection.read(await self._connection.call("GET", path))
 
-    async def _on_lease(self, lease_id: str, verb: str, body: Json, *, repeatable: bool = True) -> Json:
-        return await self._call("POST", f"/leases/{_part(lease_id)}/{verb}", body, repeatable=repeatable)
+    async def _get(self, path: str, query: Mapping[str, Any] | None = None, *, waits: float = 0) -> Json:
+        return await self._call("GET", path, query=query, waits=waits)
+
+    async def _added(self, path: str, body: Json) -> Json:
+        """A call that adds jobs, which belong to the trace that the caller is in."""
+        span = telemetry.current()
+        return await self._call("POST", path, body, keyed=True, headers={} if span is None else {"traceparent": span})
+
+    async def _on_lease(self, lease_id: str, verb: str, body: Json, *, keyed: bool = False) -> Json:
+        return await self._call("POST", f"/leases/{_part(lease_id)}/{verb}", body, keyed=keyed)
 
     async def _call(
         self,
@@ -490,192 +499,19 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         waits: float = 0,
-        repeatable: bool = False,
-        key: str | None = None,
-        prefix: str = "/v1",
+        keyed: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Json:
-        content = None if body is None else jsontext.dump(body, what="request", error=BadJson).encode()
-        headers = {"Content-Type": "application/json"} if content is not None else {}
-        if key is not None:
-            headers["Idempotency-Key"] = key
-        params = {name: _param(name, value) for name, value in (query or {}).items() if value is not None}
-        attempt = 1
-        while True:
-            again = attempt < self._tries
-            wait: float | None = None
-            try:
-                answer = await self._client().request(
-                    method,
-                    f"{self.url}{prefix}{path}",
-                    content=content,
-                    params=params or None,
-                    headers=headers,
-                    timeout=httpx2.Timeout(self._timeout, read=self._timeout + waits),
-                )
-            except httpx2.TransportError as error:
-                if not again or not (repeatable or isinstance(error, _NEVER_SENT)):
-                    raise self._unreachable(error) from error
-            else:
-                if answer.status_code < 400:
-                    return self._read(answer)
-                refusal = _refusal(answer)
-                if self._token is None and isinstance(refusal, Unauthenticated):
-                    raise Unauthenticated(NO_TOKEN)
-                harmless = isinstance(refusal, RateLimited) or (repeatable and isinstance(refusal, Unavailable))
-                wait = _number(refusal.details.get("retry_after"))
-                if not (again and harmless) or (wait or 0) > LONGEST_RETRY_AFTER:
-                    raise refusal
-            backoff = min(BACKOFF_CAP, BACKOFF_BASE * 2.0 ** (attempt - 1)) * self._rng.uniform(0.5, 1.0)
-            # Never earlier than asked, and not all callers at the same moment.
-            await self._clock.sleep(backoff + (wait or 0))
-            attempt += 1
-
-    def _client(self) -> httpx2.AsyncClient:
-        if self._http is None:
-            headers = {"Accept": "application/json", "User-Agent": f"oaken-swarm/{__version__}"}
-            if self._token:
-                headers["Authorization"] = f"Bearer {self._token}"
-            self._http = httpx2.AsyncClient(
-                headers=headers,
-                transport=self._transport,
-                # Servers close idle connections after some seconds; one closed while a request is on its way cannot be
-                # told from a request that was carried out. A worker may well have hundreds of calls under way.
-                limits=httpx2.Limits(max_connections=None, keepalive_expiry=3),
-                # A proxy from the environment is no way to a server on this machine.
-                trust_env=urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1"),
-            )
-        return self._http
-
-    def _unreachable(self, error: httpx2.TransportError) -> Unavailable:
-        why = str(error) or type(error).__name__
-        if isinstance(error, _NEVER_SENT):
-            told = f"No Oaken server answers at {self.url} ({why}). Start one with `oaken serve`, or set OAKEN_URL."
-        else:
-            told = (
-                f"The connection to {self.url} was lost before the answer came ({why}). "
-                "Whether the call was carried out is unknown: look before making it again."
-            )
-        return Unavailable(told, url=self.url, sent=not isinstance(error, _NEVER_SENT))
-
-    def _read(self, answer: httpx2.Response) -> Json:
-        if not answer.content:
-            return {}
-        try:
-            value: object = orjson.loads(answer.content)
-        except orjson.JSONDecodeError:
-            value = None
-        if isinstance(value, dict):
-            return cast(Json, value)
-        raise OakenError(
-            f"{self.url} answered {answer.status_code} and no JSON object. Is that an Oaken server?",
-            url=self.url,
-            text=answer.text[:200],
+        """A call under `/v1`. `keyed` where only an idempotency key makes its repeat harmless."""
+        answer = await self._connection.call(
+            method, f"/v1{path}", body, query=query, waits=waits, keyed=keyed, headers=headers
         )
-
-
-def base_url(url: str) -> str:
-    """The address of a server as it is used, however it was written. Raises `ConfigError` for what is none."""
-    url = url.strip().rstrip("/").removesuffix("/v1")
-    try:
-        parts = urlsplit(url)
-        httpx2.URL(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except (ValueError, httpx2.InvalidURL):
-        usable = False
-    if not usable:
-        raise ConfigError(f"{url!r} is not the address of an Oaken server; it should look like {DEFAULT_URL}", url=url)
-    return url
-
-
-def _token(token: str | None) -> str | None:
-    token = (token or "").strip()
-    if not all("!" <= c <= "~" for c in token):
-        raise ConfigError("This is no token: it holds characters that none has. Look at OAKEN_TOKEN, or at token=….")
-    return token or None
+        return self._connection.read(answer)
 
 
 def _part(text: str) -> str:
-    return quote(_param("name", text), safe="")
-
-
-def _new_key() -> str:
-    """An idempotency key for one call and its repeats."""
-    return secrets.token_hex(12)
+    return quote(param("name", text), safe="")
 
 
 def _given(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return ",".join(_text(item) for item in cast("Iterable[Any]", value))
-    return str(value)
-
-
-def _param(name: str, value: Any) -> str:
-    """A value as it stands in a URL. Raises `InvalidRequest` for what cannot."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidRequest(f"{name} must be a finite number (got {value}).")
-    text = _text(value)
-    if _SURROGATE.search(text):
-        raise InvalidRequest(f"{name} holds half a character (a lone surrogate); leave it out.")
-    return text
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _refusal(answer: httpx2.Response) -> OakenError:
-    """The typed error of an answer, also of one that some proxy gave."""
-    try:
-        value: object = orjson.loads(answer.content)
-    except orjson.JSONDecodeError:
-        value = None
-    if isinstance(value, dict):
-        problem = cast(Json, value)
-    else:
-        told = " ".join(answer.text.split())[:200] or answer.reason_phrase or "no text"
-        problem: Json = {"detail": f"{answer.request.url.host} answered {answer.status_code}: {told}"}
-    error = refusal_of(problem, answer.status_code)
-    retry_after = _retry_after(answer)
-    if retry_after is not None:
-        error.details.setdefault("retry_after", retry_after)
-    return error
-
-
-def refusal_of(problem: Json, status: int) -> OakenError:
-    """The typed error that a problem+json object describes; its members beyond the standard ones become `details`."""
-    code = problem.get("code")
-    cls = error_class(code) if isinstance(code, str) else OakenError
-    if cls is OakenError:
-        cls = _BY_STATUS.get(status, OakenError)
-    error = cls(str(problem.get("detail") or problem.get("title") or f"refused with status {status}"))
-    error.details = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}
-    # The class says what to do about it; what the server said is kept where it differs.
-    vars(error)["status"] = status
-    if isinstance(code, str):
-        vars(error)["code"] = code
-    return error
-
-
-def _retry_after(answer: httpx2.Response) -> float | None:
-    asked = answer.headers.get("Retry-After")
-    if asked is None:
-        return None
-    try:
-        return max(0.0, float(asked))
-    except ValueError:
-        pass
-    try:
-        # A date: counted from the server's own, so that its clock and ours need not agree.
-        since = parsedate_to_datetime(answer.headers["Date"])
-        return max(0.0, (parsedate_to_datetime(asked) - since).total_seconds())
-    except (KeyError, ValueError, TypeError):
-        return None

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import orjson
 
+from oaken_jobs import traceparent
 from oaken_jobs.errors import BadJson, InvalidRequest, OakenError, TooLarge
 from oaken_jobs.transport import Ask, Beat, Cancelled, Complete, Defer, Ending, Fail, Release, WorkItem
-from oaken_swarm.client import Client, refusal_of
+from oaken_swarm.client import Client
+from oaken_swarm.connection import refusal_of
 
 Json = dict[str, Any]
 
@@ -203,10 +205,17 @@ def _item(lease: Json) -> WorkItem:
         attempt=job.get("attempts") or 1,
         epoch=cast(Json, job.get("lease") or {}).get("epoch") or 1,
         parent_id=job.get("parent_id"),
+        traceparent=traceparent.read(lease.get("traceparent")),
+        created_at=_milliseconds(job.get("created_at")),
+        leased_at=_milliseconds(job.get("started_at")),
         instructions=lease.get("instructions"),
         children=lease.get("children"),
         answers=lease.get("answers"),
     )
+
+
+def _milliseconds(time: str | None) -> int | None:
+    return round(datetime.fromisoformat(time).timestamp() * 1000) if time is not None else None
 
 
 def _lasts(lease: Json, job: Json) -> float:

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from oaken_jobs import worker as core
 from oaken_jobs.errors import ConfigError, OakenError, Unauthenticated
 from oaken_jobs.handlers import Handlers
-from oaken_swarm.client import DEFAULT_URL, NO_TOKEN, Client
+from oaken_swarm.client import Client
+from oaken_swarm.connection import DEFAULT_URL, NO_TOKEN
 from oaken_swarm.transport import HttpTransport
 
 log = logging.getLogger("oaken.worker")
@@ -37,7 +38,7 @@ class Worker:
 
         @worker.handler("embed", concurrency=4)
         async def embed(job):
-            return {"vector": [0.1, 0.2]}
+            return {"model": "m-1", "vector": [0.1, 0.2]}
 
         worker.run()
     """

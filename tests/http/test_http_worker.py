@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oaken_swarm import AfterChildren, Ask, Client, Deferred, Done, JobContext, PermanentJobError, Worker
-from tests.service import Service, eventually
+from tests.service import Service, eventually, serve
 
 
 @asynccontextmanager
@@ -314,3 +314,46 @@ async def test_a_job_longer_than_its_lease_is_kept_by_heartbeats(server: Service
 async def _running(client: Client, job_id: int) -> dict[str, Any] | None:
     job = (await client.job(job_id))["job"]
     return job if job["state"] == "running" else None
+
+
+async def lapsed(server: Service, job_id: int) -> bool:
+    (job,) = await server.core.store.jobs([job_id])
+    return (job.lease_expires or 0) < server.core.clock.now()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_job_that_ends_while_the_server_is_away_is_finished_when_it_is_back(
+    server: Service, late: bool
+) -> None:
+    client = await server.client("ann", "user", tries=4)
+    began, through = asyncio.Event(), asyncio.Event()
+
+    def register(worker: Worker) -> None:
+        @worker.handler("slow")
+        async def slow(job: JobContext) -> dict[str, Any]:
+            began.set()
+            await through.wait()
+            return {"n": 1}
+
+    async with working(server, register, lease_seconds=1 if late else 60):
+        job_id = (await client.enqueue("slow"))["job"]["id"]
+        await began.wait()
+        await server.server.stop()
+        through.set()
+        if late:  # as the clock of the server sees it
+            await eventually(lambda: lapsed(server, job_id))
+        again = await serve(server.core, port=server.port)
+
+        async def told() -> Any:
+            if late:
+                (attempt,) = (await client.attempts(job_id))["attempts"]
+                return attempt["late_result"]
+            return (await client.job(job_id))["job"]["state"] == "succeeded"
+
+        await eventually(told)
+    if late:
+        assert await client.late_result(job_id, 1) == {"n": 1}
+    else:
+        assert (await client.job(job_id))["job"]["lost"] == 0
+    await client.aclose()
+    await again.close()

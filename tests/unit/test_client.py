@@ -264,10 +264,6 @@ HARMLESS: dict[str, Call] = {
     "cancel": lambda c: c.cancel(1),
     "pause": lambda c: c.pause_queue("default"),
     "labels": lambda c: c.set_labels("note:1", {"queue": "side"}),
-    "enqueue": lambda c: c.enqueue("echo", {}),
-    "many": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}, {"kind": "echo"}]),
-    "intake": lambda c: c.intake("text"),
-    "lease": lambda c: c.lease(),
     "resume": lambda c: c.resume(agent="me/a"),
     "ask": lambda c: c.ask("1-1-x", "why?"),
     "report with its number": lambda c: c.report("1-1-x", 5, seq=1),
@@ -275,7 +271,15 @@ HARMLESS: dict[str, Call] = {
     "drain": lambda c: c.drain("worker"),
     "batch of endings": lambda c: c.batch([{"op": "complete", "lease_id": "1-1-x"}]),
 }
-ONCE: dict[str, Call] = {
+KEYED: dict[str, Call] = {
+    "enqueue": lambda c: c.enqueue("echo", {}),
+    "many": lambda c: c.enqueue_many([{"kind": "echo", "dedupe_key": "k"}, {"kind": "echo"}]),
+    "intake": lambda c: c.intake("text"),
+    "lease": lambda c: c.lease(),
+    "erase": lambda c: c.erase(1),
+    "remove schedule": lambda c: c.remove_schedule("nightly"),
+    "run schedule": lambda c: c.run_schedule("nightly"),
+    "rotate": lambda c: c.rotate_token("worker"),
     "requeue": lambda c: c.requeue(1),
     "requeue all": lambda c: c.requeue_all({"state": "failed"}),
     "answer": lambda c: c.answer(1, "yes"),
@@ -288,9 +292,9 @@ ONCE: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("call", HARMLESS.values(), ids=HARMLESS.keys())
+@pytest.mark.parametrize("call", [*HARMLESS.values(), *KEYED.values()], ids=[*HARMLESS, *KEYED])
 @pytest.mark.parametrize("failure", [REFUSED, LOST, SILENT, problem("unavailable", 503), problem("rate_limited", 429)])
-async def test_a_call_whose_repeat_is_harmless_is_repeated(call: Call, failure: Any) -> None:
+async def test_every_call_is_made_again_where_that_may_help(call: Call, failure: Any) -> None:
     server = Server(failure, failure, ok())
     async with server.client() as client:
         await call(client)
@@ -299,39 +303,48 @@ async def test_a_call_whose_repeat_is_harmless_is_repeated(call: Call, failure: 
     assert 0.125 <= server.clock.slept[0] <= 0.25 <= server.clock.slept[1] <= 0.5
 
 
-KEYED = ("enqueue", "many", "intake", "lease")
-
-
-@pytest.mark.parametrize("name", KEYED)
-async def test_the_repeats_of_a_call_carry_one_idempotency_key_and_the_next_call_another(name: str) -> None:
+@pytest.mark.parametrize("call", KEYED.values(), ids=KEYED.keys())
+async def test_a_call_whose_repeat_does_something_more_carries_one_key_and_the_next_call_another(call: Call) -> None:
     server = Server(LOST, ok(), ok())
     async with server.client() as client:
-        await HARMLESS[name](client)
-        await HARMLESS[name](client)
+        await call(client)
+        await call(client)
     first, again, other = (request.headers["Idempotency-Key"] for request in server.requests)
     assert first == again != other
 
 
-@pytest.mark.parametrize("call", ONCE.values(), ids=ONCE.keys())
-@pytest.mark.parametrize("failure", [LOST, SILENT, problem("unavailable", 503)])
-async def test_a_call_that_may_have_been_carried_out_is_not_repeated(call: Call, failure: Any) -> None:
-    server = Server(failure, ok())
-    async with server.client() as client:
-        with pytest.raises(Unavailable) as raised:
-            await call(client)
-    assert len(server.requests) == 1
-    if isinstance(failure, Exception):
-        assert raised.value.details == {"url": URL, "sent": True}
-        assert "unknown" in raised.value.message
-
-
-@pytest.mark.parametrize("call", ONCE.values(), ids=ONCE.keys())
-@pytest.mark.parametrize("failure", [REFUSED, problem("rate_limited", 429)])
-async def test_a_call_that_was_certainly_not_carried_out_is_repeated(call: Call, failure: Any) -> None:
-    server = Server(failure, ok())
+@pytest.mark.parametrize("call", HARMLESS.values(), ids=HARMLESS.keys())
+async def test_a_call_whose_repeat_is_harmless_costs_no_key(call: Call) -> None:
+    server = Server(ok())
     async with server.client() as client:
         await call(client)
+    assert "Idempotency-Key" not in server.requests[0].headers
+
+
+async def test_a_call_that_is_made_once_needs_no_key() -> None:
+    server = Server(ok({"leases": []}))
+    async with server.client(tries=1) as client:
+        await client.lease()
+    assert "Idempotency-Key" not in server.requests[0].headers
+
+
+async def test_a_repeat_that_comes_while_the_first_call_is_still_under_way_is_made_again() -> None:
+    busy = problem("conflict", 409, retry_after=1)
+    server = Server(LOST, busy, ok())
+    async with server.client() as client:
+        await client.requeue(1)
+    assert len(server.requests) == 3
+    assert 1 < server.clock.slept[1] <= 1.5
+
+
+@pytest.mark.parametrize("failure", [LOST, SILENT])
+async def test_a_call_that_is_lost_for_good_says_that_its_outcome_is_unknown(failure: Exception) -> None:
+    server = Server(failure)
+    async with server.client(tries=2) as client:
+        with pytest.raises(Unavailable, match="unknown") as raised:
+            await client.answer(1, "yes")
     assert len(server.requests) == 2
+    assert raised.value.details == {"url": URL, "sent": True}
 
 
 async def test_tries_are_bounded_and_the_last_error_says_where_and_what_to_do() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs import spool
 from oaken_jobs.clock import FakeClock
 from oaken_jobs.errors import (
     Forbidden,
@@ -25,6 +26,7 @@ from oaken_jobs.errors import (
 )
 from oaken_jobs.handlers import AfterChildren, Ask, Deferred, Handlers, JobContext, PermanentJobError
 from oaken_jobs.requests import MAX_SECONDS
+from oaken_jobs.spool import LAST_WORDS, LATE_SECONDS
 from oaken_jobs.transport import Ask as Asking
 from oaken_jobs.transport import Beat, Cancelled, Complete, Defer, Done, Ending, Fail, Release, WorkItem
 from oaken_jobs.worker import Worker
@@ -42,6 +44,8 @@ class Store:
         self.live: dict[str, float] = {}
         """Lease id to when it runs out."""
         self.endings: list[Ending] = []
+        self.late: list[Ending] = []
+        """Refused, the lease being lost."""
         self.batches: list[int] = []
         self.beats: list[str] = []
         self.reports: list[tuple[str, float | None, str | None]] = []
@@ -141,6 +145,7 @@ class Store:
         try:
             self._fence(ending.lease_id)
         except LeaseLost as error:
+            self.late.append(ending)
             return error
         self.endings.append(ending)
         del self.live[ending.lease_id]
@@ -1088,15 +1093,16 @@ async def test_finishing_is_tried_again_while_the_lease_is_live(house: House) ->
     assert house.store.of(lease_id) == [Complete(lease_id, Done({"ok": True}))]
 
 
-async def test_finishing_is_given_up_when_the_lease_has_run_out(house: House) -> None:
-    gate = Gate(house)
-    gate.through.set()
+async def test_a_failure_is_given_up_when_the_lease_has_run_out(house: House) -> None:
+    @house.handlers.handler("echo")
+    async def _(job: JobContext) -> None:
+        raise ValueError("no good")
+
     house.store.fail_finish = [Unavailable("down")] * 1000
     lease_id = house.store.add()
     worker = house.worker()
     await worker.start()
-    await soon(gate.began.wait())
-    await house.pass_time(LEASE + 2)
+    await house.pass_time(LEASE + 10)
     left = len(house.store.fail_finish)
     await house.pass_time(LEASE)
     assert len(house.store.fail_finish) == left
@@ -1104,6 +1110,140 @@ async def test_finishing_is_given_up_when_the_lease_has_run_out(house: House) ->
     house.store.fail_finish = []
     after = house.store.add()
     await until(lambda: bool(house.store.of(after)))
+
+
+async def test_a_result_is_offered_long_after_its_lease_and_then_given_up(house: House) -> None:
+    gate = Gate(house)
+    gate.through.set()
+    house.store.fail_finish = [Unavailable("down")] * 10_000
+    lease_id = house.store.add()
+    await house.worker().start()
+    await house.pass_time(3 * LEASE)
+    house.store.fail_finish = []
+    await house.pass_time(10)
+    assert house.store.late == [Complete(lease_id, Done({"ok": True}))]
+
+    house.store.fail_finish = [Unavailable("down")] * 10_000
+    house.store.add()
+    await house.pass_time(LATE_SECONDS + LEASE + 10, step=10)
+    left = len(house.store.fail_finish)
+    await house.pass_time(LEASE)
+    assert len(house.store.fail_finish) == left
+
+
+async def test_an_ending_that_waits_for_the_store_holds_up_no_new_work(house: House) -> None:
+    gate = Gate(house)
+    gate.through.set()
+    down = True
+    finish = house.store.finish
+
+    async def refusing(endings: Sequence[Ending]) -> list[OakenError | None]:
+        if down:
+            raise Unavailable("down")
+        return await finish(endings)
+
+    house.store.finish = refusing  # type: ignore[method-assign]
+    ids = [house.store.add() for _ in range(3)]
+    worker = house.worker()
+    await worker.start()
+    await house.pass_time(1)
+    assert (house.store.waiting, worker.holds) == ([], 0)
+    down = False
+    await house.pass_time(5)
+    assert sorted(ending.lease_id for ending in house.store.endings) == ids
+    assert house.store.batches == [3]
+
+
+async def test_what_is_kept_is_said_as_soon_as_the_store_answers_a_lease_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "PAUSE_CAP", 10_000.0)
+    gate = Gate(house)
+    gate.through.set()
+    lease_id = house.store.add(lease_seconds=3600)
+    house.store.fail_finish = [Unavailable("down")] * 9
+    await house.worker().start()
+    await house.settle()
+    house.store.fail_lease = [Unavailable("down")] * 9
+    while house.store.fail_finish:
+        await house.pass_time(10)
+    house.store.fail_lease = []
+    asked = len(house.store.asked)
+    while len(house.store.asked) == asked:
+        assert house.store.of(lease_id) == []
+        await house.pass_time(1)
+    await house.pass_time(20)  # of the poll, which is the first answer
+    assert house.store.of(lease_id) == [Complete(lease_id, Done({"ok": True}))]
+
+
+async def test_a_store_that_asks_for_patience_gets_it_for_endings_too(house: House) -> None:
+    gate = Gate(house)
+    gate.through.set()
+    lease_id = house.store.add(lease_seconds=3600)
+    house.store.fail_finish = [RateLimited("slow", retry_after=100)]
+    await house.worker().start()
+    await house.pass_time(99)
+    assert house.store.of(lease_id) == []
+    await house.pass_time(2)
+    assert house.store.of(lease_id) == [Complete(lease_id, Done({"ok": True}))]
+
+
+async def test_one_ending_that_is_never_taken_holds_up_no_other(house: House) -> None:
+    gate = Gate(house)
+    gate.through.set()
+    ids = [house.store.add(lease_seconds=3600) for _ in range(3)]
+    taken = house.store._finish  # pyright: ignore[reportPrivateUsage]
+
+    def refusing(ending: Ending) -> OakenError | None:
+        return Unavailable("odd") if ending.lease_id == ids[0] else taken(ending)
+
+    house.store._finish = refusing  # type: ignore[method-assign]
+    house.store.fail_finish = [Unavailable("down")] * 3
+    await house.worker().start()
+    await house.pass_time(30)
+    assert [ending.lease_id for ending in house.store.endings] == ids[1:]
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_KEPT", 2), ("MOST_BYTES", 25)])
+async def test_what_is_kept_is_bounded(
+    house: House, bound: str, value: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool, bound, value)
+    gate = Gate(house)
+    gate.through.set()
+    ids = [house.store.add(lease_seconds=3600) for _ in range(3)]
+    house.store.fail_finish = [Unavailable("down")] * 3
+    await house.worker().start()
+    await house.pass_time(30)
+    assert [ending.lease_id for ending in house.store.endings] == ids[:2]
+    assert "too many others" in caplog.text
+
+
+async def test_a_stop_says_what_is_kept_and_waits_a_few_seconds_for_a_store_that_is_gone(house: House) -> None:
+    gate = Gate(house)
+    gate.through.set()
+    house.store.fail_finish = [Unavailable("gone")] * 1000
+    first = house.store.add(lease_seconds=3600)
+    worker = house.worker(grace=30)
+    await worker.start()
+    await house.pass_time(60)
+    stop = asyncio.create_task(worker.stop())
+    await house.pass_time(LAST_WORDS - 1)
+    assert not stop.done()
+    await house.pass_time(2)
+    await soon(stop)
+
+    house.store.fail_finish = []
+    await worker.start()
+    await house.settle()
+    assert house.store.of(first) == []
+    house.store.fail_finish = [Unavailable("gone")] * 2
+    second = house.store.add(lease_seconds=3600)
+    await house.settle()
+    stop = asyncio.create_task(worker.stop())
+    await house.pass_time(3)
+    await soon(stop)
+    assert house.store.of(second) == [Complete(second, Done({"ok": True}))]
 
 
 async def test_a_result_that_does_not_fit_fails_the_job_for_good_without_its_values(house: House) -> None:

@@ -61,6 +61,8 @@ class Enqueue:
     once: Once | None = None
     queue: str | None = None
     """Where a schedule puts it; otherwise routing decides."""
+    traceparent: str | None = None
+    """None: its parent's, if it has any. Not part of `new`, since a repeat from elsewhere is the same request."""
 
 
 @dataclass(slots=True)

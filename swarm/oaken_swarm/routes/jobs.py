@@ -188,7 +188,8 @@ def _enqueued(call: Call, enqueued: Enqueued) -> Json:
 
 async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
     if isinstance(asked, NewJobRequest):
-        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, keyed(asked, call.idempotency_key)))
+        request = keyed(asked, call.idempotency_key)
+        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request, traceparent=call.traceparent))
     requests = [_read_one(data, place) for place, data in enumerate(asked.jobs)]
     if call.idempotency_key is not None:
         # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.
@@ -196,7 +197,7 @@ async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
             keyed(one, f"{call.idempotency_key}/{place}") if isinstance(one, NewJobRequest) else one
             for place, one in enumerate(requests)
         ]
-    answers = await call.core.jobs.enqueue_many(call.who, requests)
+    answers = await call.core.jobs.enqueue_many(call.who, requests, traceparent=call.traceparent)
     told = answer({"jobs": [_one_of_many(call, one) for one in answers]})
     replayed = any(isinstance(one, Enqueued) and one.replayed for one in answers)
     return told._replace(headers=REPLAYED) if replayed else told

@@ -52,7 +52,7 @@ async def intake(call: Call, asked: IntakeRequest) -> Answer:
         workspace=asked.workspace,
         idempotency_key=call.idempotency_key,
     )
-    return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request))
+    return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request, traceparent=call.traceparent))
 
 
 ROUTES = (

@@ -140,7 +140,8 @@ class Changes:
             priority=job.priority,
             workspace=job.workspace,
         )
-        self.spawned.append(Enqueue(new, Actor("system", job.kind, "worker"), schema.hash if schema else None))
+        actor, schema_hash = Actor("system", job.kind, "worker"), schema.hash if schema else None
+        self.spawned.append(Enqueue(new, actor, schema_hash, traceparent=job.traceparent))
 
     def _stale(self, op: Finish, job: Job | None) -> Reply:
         self._unit.flush()  # an earlier operation of this group may have ended the attempt

@@ -157,6 +157,7 @@ class Enqueues:
                 "It would expire before it may run: expires_at (or ttl_seconds) must lie after run_at (or delay_seconds), and in the "
                 "future."
             )
+        parent = self._unit.jobs[new.parent_id] if new.parent_id is not None else None
         return Job(
             id=self._next_id,
             workspace=workspace,
@@ -181,6 +182,7 @@ class Enqueues:
             actor_id=op.actor.id,
             actor_via=op.actor.via,
             schema_hash=op.schema_hash,
+            traceparent=op.traceparent or (parent.traceparent if parent is not None else None),
         )
 
     def _coalesced(self, op: Enqueue, live: Job) -> Enqueued:

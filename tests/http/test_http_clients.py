@@ -1,0 +1,90 @@
+"""The blocking client, and following events, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from oaken_swarm import Event, NotFound, SyncClient, Unavailable
+from tests.service import Service, eventually, serve
+
+
+async def test_a_program_without_a_loop_makes_the_same_calls(server: Service) -> None:
+    token = await server.token("ann", "user", "agent")
+
+    def program() -> dict[str, Any]:
+        with SyncClient(server.url, token, instance="a") as client:
+            job = client.enqueue("echo", {"n": 1}, title="one")["job"]
+            client.enqueue_many([{"kind": "echo"}, {"kind": "echo"}])
+            (lease,) = client.lease(kinds=["echo"])["leases"]
+            client.complete(lease["lease_id"], {"n": 2})
+            with pytest.raises(NotFound):
+                client.job(10_000)
+            listed = [one["id"] for one in client.all_jobs(limit=1)]
+            return {"job": client.job(job["id"])["job"], "listed": listed}
+
+    found = await asyncio.to_thread(program)
+    assert (found["job"]["state"], found["job"]["result"]) == ("succeeded", {"n": 2})
+    assert found["listed"] == sorted(found["listed"], reverse=True)
+    assert len(found["listed"]) == 3
+
+
+async def test_the_blocking_client_works_where_a_loop_runs_and_opens_again() -> None:
+    client = SyncClient("http://127.0.0.1:9", "t", tries=1)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            client.me()
+        client.close()
+    client.close()
+
+
+async def test_several_threads_share_a_blocking_client(server: Service) -> None:
+    with SyncClient(server.url, await server.token("ann", "user")) as client:
+        await asyncio.gather(*(asyncio.to_thread(client.enqueue, "echo", {"n": n}) for n in range(20)))
+        assert len((await asyncio.to_thread(client.jobs, kind="echo"))["jobs"]) == 20
+
+
+async def test_following_goes_on_over_a_restart_of_the_server_without_a_gap(server: Service) -> None:
+    client = await server.client("ann", "user", tries=4)
+    found: list[int] = []
+
+    async def follow() -> None:
+        async for one in client.follow("0", kinds=["job_state_changed"]):
+            assert isinstance(one, Event)
+            found.append(one.data["job_id"])
+
+    async def enqueue() -> int:
+        return (await client.enqueue("echo"))["job"]["id"]
+
+    async def came(count: int) -> bool:
+        return len(found) == count
+
+    following = asyncio.ensure_future(follow())
+    ids = [await enqueue(), await enqueue()]
+    await eventually(lambda: came(2))
+    server.app.end_streams()
+    await server.server.stop()
+    again = await serve(server.core, port=server.port)
+    ids += [await enqueue(), await enqueue()]
+    await eventually(lambda: came(4))
+    assert found == ids
+    following.cancel()
+    await asyncio.wait({following})
+    await again.close()
+
+
+async def test_a_program_without_a_loop_follows_too(server: Service) -> None:
+    def program(token: str) -> list[str]:
+        with SyncClient(server.url, token) as client:
+            for n in range(3):
+                client.enqueue("echo", {"n": n})
+            return [
+                one.id for one in islice(client.follow("0", kinds=["job_state_changed"]), 3) if isinstance(one, Event)
+            ]
+
+    ids = await asyncio.to_thread(program, await server.token("ann", "user"))
+    assert len(ids) == 3
+    assert sorted(ids, key=int) == ids
