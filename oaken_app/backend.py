@@ -16,9 +16,9 @@ import httpx2
 
 from oaken_app import vault
 from oaken_app.compose import core_of
-from oaken_jobs import config, plugins
+from oaken_jobs import config, files, plugins
 from oaken_jobs.core import Core
-from oaken_jobs.errors import Unauthenticated
+from oaken_jobs.errors import NotFound, Unauthenticated
 from oaken_jobs.model import Actor, Principal
 from oaken_swarm.app import App
 from oaken_swarm.client import DEFAULT_TRIES, Client
@@ -77,6 +77,16 @@ async def connected(data_dir: Path | None, *, stays: bool = False) -> AsyncGener
                 yield client
         finally:
             app.stop()
+
+
+def require_data(data_dir: Path | None) -> None:
+    """Raises `NotFound` where there is no data folder: a command that only looks is not to make one out of a mistyped name."""
+    settings = config.load(data_dir)
+    remote = settings.url is not None and data_dir is None
+    if not remote and not (settings.data_dir / files.DATABASE).exists():
+        raise NotFound(
+            f"There is nothing of Oaken's in {settings.data_dir}. Name another folder with --data-dir, or begin with `oaken serve`."
+        )
 
 
 def place(data_dir: Path | None) -> str:

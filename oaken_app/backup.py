@@ -13,7 +13,7 @@ from oaken_app.compose import trace_journal
 from oaken_app.options import DataDir
 from oaken_app.show import line
 from oaken_jobs import config
-from oaken_jobs.errors import ConfigError, Conflict
+from oaken_jobs.errors import ConfigError, Conflict, NotFound
 from oaken_jobs.store.sqlite.driver import create_file
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -36,6 +36,10 @@ def backup(
             "with --data-dir."
         )
     aside = file.with_name(f"{file.name}.trace.jsonl")
+    if not file.absolute().parent.is_dir():
+        raise NotFound(
+            f"There is no folder {file.absolute().parent}. A backup makes none: the disk it belongs on may not be there."
+        )
     for target in (file, aside) if trace else (file,):
         if target.exists():
             raise Conflict(f"{target} is there already, and is not overwritten. Name another file.")

@@ -77,6 +77,7 @@ class Process:
         if self._started:
             return
         self._started = True
+        self.core.log_keeper.listen()
         self._loaded.report()
         try:
             if self._server is not None:

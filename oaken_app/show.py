@@ -142,11 +142,11 @@ def job_rows(jobs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
             f"{job['attempts']}/{job['max_attempts']}",
             job["agent"],
             ago(job["finished_at"] or job["started_at"] or job["created_at"]),
-            _note(job),
+            job_note(job),
         )
 
 
-def _note(job: dict[str, Any]) -> str | None:
+def job_note(job: dict[str, Any]) -> str | None:
     """What is most worth saying of a job in one line."""
     if job["question"] is not None:
         return f"asks: {job['question']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
@@ -11,14 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from oaken_app.backend import connected, place
+from oaken_app.backend import connected, place, require_data
 from oaken_app.options import DataDir
-from oaken_app.show import JOB_COLUMNS, STYLES, ago, event_line, job_rows, json_line, line, plain
+from oaken_app.show import STYLES, ago, event_line, job_note, json_line, line, plain
 from oaken_jobs.errors import Unavailable
 from oaken_swarm.client import Client
 
@@ -31,6 +33,9 @@ IDLE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
 """Between two calls to a server that does not answer."""
 RECENT = 200
+COLUMNS = ("id", "kind", "state", "progress", "agent", "about")
+WIDEST = 20
+"""Characters that a column has at most, but for the last one."""
 GONE = "The server does not answer; waiting for it."
 BACK = "The server answers again; nothing is left out."
 FORGOTTEN = "Some events are left out here: they are not kept any more."
@@ -54,6 +59,9 @@ def watch(
     Ctrl-C ends it.
     """
     on_screen = sys.stdout.isatty() and not json
+    require_data(data_dir)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # the terminal is given back as by Ctrl-C
     try:
         asyncio.run((_screen if on_screen else _lines)(data_dir, kind, job, json))
     except KeyboardInterrupt:
@@ -133,15 +141,15 @@ def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[S
     for state, count in told["counts"].items():
         head.append(f"  {count} {state}", style=STYLES.get(state, "") if count else "dim")
     active = told["active"][: room // 2]
-    jobs = Table(*JOB_COLUMNS, "progress", box=None, pad_edge=False, expand=True, header_style="bold")
-    for column in jobs.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
-    for job, row in zip(active, job_rows(active), strict=True):
-        progress = job["progress"]
-        percent = f"{progress['percent']} %" if progress and progress["percent"] is not None else ""
-        jobs.add_row(
-            *(Text(plain(str(value)), style=STYLES.get(str(value), "")) if value else "" for value in row), percent
-        )
+    jobs = Table(box=None, pad_edge=False, header_style="bold")
+    cells = [_cells(job) for job in active]
+    for at, name in enumerate(COLUMNS):
+        last = at == len(COLUMNS) - 1
+        widest = max([cell_len(name), *(min(WIDEST, cell_len(row[at])) for row in cells)])
+        # Only the last may be cut: what one looks for is in the others.
+        jobs.add_column(name, no_wrap=True, overflow="ellipsis", min_width=None if last else widest)
+    for row in cells:
+        jobs.add_row(*(Text(value, style=STYLES.get(value, ""), overflow="ellipsis") for value in row))
     shown: list[Any] = [head, Text(""), jobs if active else Text("Nothing is queued or running.", style="dim")]
     if told["questions"]:
         first = told["questions"][0]
@@ -154,3 +162,12 @@ def _picture(console: Console, where: str, told: dict[str, Any], recent: deque[S
         for one in list(recent)[: max(1, rest)]
     ]
     return Group(*shown)
+
+
+def _cells(job: dict[str, Any]) -> tuple[str, ...]:
+    """A job in the columns of the screen."""
+    progress: dict[str, Any] = job["progress"] or {}
+    percent = f"{progress['percent']} %" if progress.get("percent") is not None else ""
+    state = "cancelling" if job["cancelling"] else job["state"]
+    about = progress.get("message") or job_note(job)
+    return tuple(plain(str(one or "")) for one in (job["id"], job["kind"], state, percent, job["agent"], about))

@@ -40,3 +40,8 @@ def pytest_runtest_makereport(
     report = yield
     report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that start processes come first: they take longest, and who runs beside them has the others to do."""
+    items.sort(key=lambda item: not any(name in str(item.path) for name in ("/process/", "/cli/", "test_rules")))

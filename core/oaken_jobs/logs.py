@@ -85,8 +85,17 @@ class LogKeeper(Loop):
         with journal.lock():
             journal.append(data)
 
-    async def _begin(self) -> None:
+    def listen(self) -> None:
+        """Catches what is logged from here on, to be kept once the start is through."""
         logging.getLogger().addHandler(self._handler)
+
+    async def stop(self) -> None:
+        if self.state == "stopped":
+            logging.getLogger().removeHandler(self._handler)  # it listened to a start that failed
+        await super().stop()
+
+    async def _begin(self) -> None:
+        self.listen()
         await super()._begin()
 
     async def _end(self) -> None:

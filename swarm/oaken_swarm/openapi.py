@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from oaken_jobs import __version__
 from oaken_jobs.model import Json
 from oaken_jobs.requests import MAX_ID
-from oaken_swarm.answers import Problem
+from oaken_swarm import answers
 from oaken_swarm.paths import Route
 
 VERSION: Final = "3.1.0"
@@ -100,7 +100,8 @@ _Refs = dict[tuple[str, str], Json]
 def describe(routes: tuple[Route, ...]) -> Json:
     """The OpenAPI document of these routes."""
     inputs = {model for route in routes for model in (route.takes, route.many) if model is not None}
-    outputs = {model for route in routes for model in (route.gives, route.many_gives) if model is not None} | {Problem}
+    names = {name for route in routes for name in (route.gives, route.many_gives) if name is not None}
+    outputs: set[type[BaseModel]] = {getattr(answers, name) for name in names} | {answers.Problem}
     wanted: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [
         *((model, "validation") for model in sorted(inputs, key=_name)),
         *((model, "serialization") for model in sorted(outputs, key=_name)),
@@ -208,9 +209,9 @@ def _responses(route: Route, refs: _Refs) -> Iterable[tuple[str, Json]]:
         if route.streams:
             told["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
         elif route.gives is not None:
-            schemas = [refs[(route.gives.__name__, "serialization")]]
+            schemas = [refs[(route.gives, "serialization")]]
             if route.many_gives is not None and status == 200:
-                schemas.append(refs[(route.many_gives.__name__, "serialization")])
+                schemas.append(refs[(route.many_gives, "serialization")])
             told["content"] = {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
             told["links"] = _links(route, status)
             if not told["links"]:
@@ -218,7 +219,7 @@ def _responses(route: Route, refs: _Refs) -> Iterable[tuple[str, Json]]:
         yield str(status), told
     statuses = _OPEN if route.open else _WRITES if route.writes else _READS
     for status in statuses:
-        problem = {"application/problem+json": {"schema": refs[(Problem.__name__, "serialization")]}}
+        problem = {"application/problem+json": {"schema": refs[("Problem", "serialization")]}}
         yield str(status), {"description": _ERRORS[status], "content": problem}
 
 

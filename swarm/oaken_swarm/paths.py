@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel
-
 from oaken_jobs.errors import MethodNotAllowed, NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Request
@@ -31,8 +29,8 @@ class Route:
     is kept, and of a call of which it is not known how it ended `itself` says that it may be made again. The answer of a `secret` route is
     not kept: a repeat is refused.
 
-    The rest describes the interface: what the route `says` of itself, what it `gives` (`many_gives` for several at once) with which
-    `statuses`, and whether it `streams`.
+    The rest describes the interface: what the route `says` of itself, what it `gives` (`many_gives` for several at once; names in
+    `answers`) with which `statuses`, and whether it `streams`.
     """
 
     method: str
@@ -47,8 +45,8 @@ class Route:
     secret: bool = False
     open: bool = False
     says: str = ""
-    gives: type[BaseModel] | None = None
-    many_gives: type[BaseModel] | None = None
+    gives: str | None = None
+    many_gives: str | None = None
     statuses: tuple[int, ...] = (200,)
     streams: bool = False
 

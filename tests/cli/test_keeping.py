@@ -77,10 +77,11 @@ def test_a_file_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> No
 def test_a_place_that_cannot_be_written_is_told_kindly(run: Run, tmp_path: Path) -> None:
     run("job", "enqueue", "work")
     said = run("backup", str(tmp_path / "no" / "such" / "folder" / "copy.db"))
-    assert (said.code, said.err.count("\n")) == (0, 0), "its folder is made"
+    assert (said.code, "There is no folder" in said.err) == (1, True)
+    assert not (tmp_path / "no").exists()
     (tmp_path / "file").write_text("")
     said = run("backup", str(tmp_path / "file" / "copy.db"))
-    assert (said.code, said.err.count("\n"), "cannot be" in said.err) == (1, 1, True), said.err
+    assert (said.code, said.err.count("\n"), "There is no folder" in said.err) == (1, 1, True), said.err
 
 
 def test_the_trace_goes_along_only_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from oaken_jobs.requests import (
     Request,
     read,
 )
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown_read
@@ -120,8 +119,8 @@ async def meta(call: Call, asked: EmptyRequest) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/snapshot", snapshot, SnapshotQuery, says="See how things stand", gives=answers.Snapshot),
-    Route("GET", "/v1/agents", agents, says="List agents", gives=answers.Agents),
+    Route("GET", "/v1/snapshot", snapshot, SnapshotQuery, says="See how things stand", gives="Snapshot"),
+    Route("GET", "/v1/agents", agents, says="List agents", gives="Agents"),
     Route(
         "POST",
         "/v1/agents/{name}/drain",
@@ -130,9 +129,9 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Give an agent nothing new, or again",
-        gives=answers.Drained,
+        gives="Drained",
     ),
-    Route("GET", "/v1/kinds", kinds, says="List the kinds that are known", gives=answers.Kinds),
-    Route("GET", "/v1/me", me, says="See who you are here", gives=answers.Me),
-    Route("GET", "/v1/meta", meta, says="See what this server can do", gives=answers.Meta),
+    Route("GET", "/v1/kinds", kinds, says="List the kinds that are known", gives="Kinds"),
+    Route("GET", "/v1/me", me, says="See who you are here", gives="Me"),
+    Route("GET", "/v1/meta", meta, says="See what this server can do", gives="Meta"),
 )

@@ -24,7 +24,6 @@ from oaken_jobs.requests import (
     read,
 )
 from oaken_jobs.store.base import Beat, Beaten
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem
@@ -104,6 +103,6 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Many calls on leases in one",
-        gives=answers.BatchResults,
+        gives="BatchResults",
     ),
 )

@@ -16,7 +16,6 @@ from oaken_jobs.events.event import Event
 from oaken_jobs.model import Json
 from oaken_jobs.reading import Events
 from oaken_jobs.requests import Request
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, ClientGone, Stream, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import DEFAULT_LIMIT, Limit, QueryId, Wait, Words
@@ -140,6 +139,6 @@ ROUTES = (
         EventsQuery,
         needs="read",
         says="Read what has happened, waiting for it if wanted",
-        gives=answers.Events,
+        gives="Events",
     ),
 )

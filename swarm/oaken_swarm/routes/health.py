@@ -6,7 +6,6 @@ import asyncio
 
 from oaken_jobs.errors import NotFound, Unavailable
 from oaken_jobs.requests import EmptyRequest
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 
@@ -37,6 +36,6 @@ async def metrics(call: Call, asked: EmptyRequest) -> Answer:
 
 ROUTES = (
     Route("GET", "/metrics", metrics, says="Figures for Prometheus"),
-    Route("GET", "/healthz", healthz, open=True, says="Whether the process lives", gives=answers.Health),
-    Route("GET", "/readyz", readyz, open=True, says="Whether the store answers", gives=answers.Health),
+    Route("GET", "/healthz", healthz, open=True, says="Whether the process lives", gives="Health"),
+    Route("GET", "/readyz", readyz, open=True, says="Whether the store answers", gives="Health"),
 )

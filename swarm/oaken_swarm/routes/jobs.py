@@ -32,7 +32,6 @@ from oaken_jobs.requests import (
     read,
 )
 from oaken_jobs.store.base import JobFilter
-from oaken_swarm import answers
 from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem
@@ -387,34 +386,34 @@ ROUTES = (
         needs="enqueue",
         repeats="key",
         says="Enqueue a job, or many",
-        gives=answers.Enqueued,
-        many_gives=answers.EnqueuedMany,
+        gives="Enqueued",
+        many_gives="EnqueuedMany",
         statuses=(200, 201),
     ),
-    Route("GET", "/v1/jobs", list_jobs, JobsQuery, says="List jobs, newest first", gives=answers.Jobs),
+    Route("GET", "/v1/jobs", list_jobs, JobsQuery, says="List jobs, newest first", gives="Jobs"),
     Route(
         "GET",
         "/v1/jobs/wait",
         wait_many,
         WaitManyQuery,
         says="Wait until several jobs are final",
-        gives=answers.WaitedJobs,
+        gives="WaitedJobs",
     ),
-    Route("GET", "/v1/jobs/{id}", get, says="Read one job with payload and result", gives=answers.OneJob),
-    Route("GET", "/v1/jobs/{id}/result", result, says="Read a result alone", gives=answers.AnyObject),
-    Route("GET", "/v1/jobs/{id}/progress", progress, says="Read the progress trail", gives=answers.ProgressTrail),
-    Route("GET", "/v1/jobs/{id}/attempts", attempts, says="Read the attempts", gives=answers.Attempts),
+    Route("GET", "/v1/jobs/{id}", get, says="Read one job with payload and result", gives="OneJob"),
+    Route("GET", "/v1/jobs/{id}/result", result, says="Read a result alone", gives="AnyObject"),
+    Route("GET", "/v1/jobs/{id}/progress", progress, says="Read the progress trail", gives="ProgressTrail"),
+    Route("GET", "/v1/jobs/{id}/attempts", attempts, says="Read the attempts", gives="Attempts"),
     Route(
         "GET",
         "/v1/jobs/{id}/attempts/{epoch}/result",
         late_result,
         says="Read a result that came after its lease was lost",
-        gives=answers.AnyObject,
+        gives="AnyObject",
     ),
-    Route("GET", "/v1/jobs/{id}/activity", activity, says="Read what has happened to a job", gives=answers.Activity),
-    Route("GET", "/v1/jobs/{id}/children", children, says="List the children of a job", gives=answers.Jobs),
-    Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery, says="Wait until a job is final", gives=answers.WaitedJob),
-    Route("GET", "/v1/jobs/{id}/questions", questions, says="Read what a job has asked", gives=answers.Questions),
+    Route("GET", "/v1/jobs/{id}/activity", activity, says="Read what has happened to a job", gives="Activity"),
+    Route("GET", "/v1/jobs/{id}/children", children, says="List the children of a job", gives="Jobs"),
+    Route("GET", "/v1/jobs/{id}/wait", wait, WaitQuery, says="Wait until a job is final", gives="WaitedJob"),
+    Route("GET", "/v1/jobs/{id}/questions", questions, says="Read what a job has asked", gives="Questions"),
     Route(
         "PATCH",
         "/v1/jobs/{id}",
@@ -423,9 +422,9 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Change priority, title or tags",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
-    Route("DELETE", "/v1/jobs/{id}", erase, needs="manage", says="Erase a job that has ended", gives=answers.OneJob),
+    Route("DELETE", "/v1/jobs/{id}", erase, needs="manage", says="Erase a job that has ended", gives="OneJob"),
     Route(
         "POST",
         "/v1/jobs/{id}/cancel",
@@ -433,7 +432,7 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Cancel a queued job, or ask a running one to stop",
-        gives=answers.Cancelled,
+        gives="Cancelled",
     ),
     Route(
         "POST",
@@ -442,7 +441,7 @@ ROUTES = (
         RequeueRequest,
         needs="manage",
         says="Run a failed, cancelled or queued job anew",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -451,7 +450,7 @@ ROUTES = (
         AnswerRequest,
         needs="enqueue",
         says="Answer the open question of a job",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -460,7 +459,7 @@ ROUTES = (
         AdoptRequest,
         needs="manage",
         says="Take a late result as the job's",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -469,7 +468,7 @@ ROUTES = (
         BulkRequeueRequest,
         needs="manage",
         says="Requeue all jobs that match",
-        gives=answers.Bulk,
+        gives="Bulk",
     ),
     Route(
         "POST",
@@ -479,6 +478,6 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Cancel all jobs that match",
-        gives=answers.Bulk,
+        gives="Bulk",
     ),
 )

@@ -21,7 +21,6 @@ from oaken_jobs.requests import (
     TraceRequest,
 )
 from oaken_jobs.store.base import Beat, Beaten
-from oaken_swarm import answers
 from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown
@@ -209,7 +208,7 @@ ROUTES = (
         needs="lease",
         repeats="key",
         says="Lease jobs, waiting for them if wanted",
-        gives=answers.Leases,
+        gives="Leases",
     ),
     Route(
         "POST",
@@ -219,7 +218,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Keep a lease, and say how far the work is",
-        gives=answers.Beaten,
+        gives="Beaten",
     ),
     Route(
         "POST",
@@ -229,7 +228,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Say how far the work is",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -239,7 +238,7 @@ ROUTES = (
         size="result",
         needs="lease",
         says="Add rows to the trace",
-        gives=answers.Traced,
+        gives="Traced",
     ),
     Route(
         "POST",
@@ -250,7 +249,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="The work is done",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -260,7 +259,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="The attempt failed",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -270,7 +269,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Not now: back to the queue for a time",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -280,7 +279,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Give the job back unharmed",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -290,7 +289,7 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="Ask whoever enqueued the job",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
     Route(
         "POST",
@@ -299,6 +298,6 @@ ROUTES = (
         needs="lease",
         repeats="itself",
         says="The job was asked to stop, and has",
-        gives=answers.OneJob,
+        gives="OneJob",
     ),
 )

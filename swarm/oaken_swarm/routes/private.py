@@ -12,7 +12,6 @@ from oaken_jobs import spans, views
 from oaken_jobs.errors import InvalidRequest, Unauthenticated
 from oaken_jobs.model import Json
 from oaken_jobs.requests import Request
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, Stream, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import DEFAULT_LIMIT, Limit, QueryId
@@ -115,7 +114,7 @@ ROUTES = (
         trace,
         TraceQuery,
         says="Read what models and agents were told and answered",
-        gives=answers.Trace,
+        gives="Trace",
     ),
     Route(
         "GET",
@@ -132,7 +131,7 @@ ROUTES = (
         AuditQuery,
         needs="administer",
         says="Read who did or read what is private",
-        gives=answers.Audit,
+        gives="Audit",
     ),
-    Route("GET", "/v1/logs", logs, LogsQuery, needs="administer", says="Read log lines", gives=answers.Logs),
+    Route("GET", "/v1/logs", logs, LogsQuery, needs="administer", says="Read log lines", gives="Logs"),
 )

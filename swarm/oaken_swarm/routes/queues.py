@@ -9,7 +9,6 @@ from oaken_jobs.config import QUEUE_NAME
 from oaken_jobs.errors import NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Request
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.query import Flag
@@ -44,7 +43,7 @@ async def _set_paused(call: Call, paused: bool) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/queues", queues, QueuesQuery, says="List queues", gives=answers.Queues),
+    Route("GET", "/v1/queues", queues, QueuesQuery, says="List queues", gives="Queues"),
     Route(
         "POST",
         "/v1/queues/{name}/pause",
@@ -52,7 +51,7 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Stop a queue handing out jobs",
-        gives=answers.OneQueue,
+        gives="OneQueue",
     ),
     Route(
         "POST",
@@ -61,6 +60,6 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Let a queue hand out jobs again",
-        gives=answers.OneQueue,
+        gives="OneQueue",
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from oaken_jobs import views
 from oaken_jobs.requests import Request, ScheduleName, ScheduleRequest, Workspace, read
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown
@@ -49,8 +48,8 @@ async def run(call: Call, asked: InWorkspace) -> Answer:
 
 
 ROUTES = (
-    Route("GET", "/v1/schedules", schedules, InWorkspace, says="List schedules", gives=answers.Schedules),
-    Route("GET", "/v1/schedules/{name}", get, InWorkspace, says="Read a schedule", gives=answers.OneSchedule),
+    Route("GET", "/v1/schedules", schedules, InWorkspace, says="List schedules", gives="Schedules"),
+    Route("GET", "/v1/schedules/{name}", get, InWorkspace, says="Read a schedule", gives="OneSchedule"),
     Route(
         "PUT",
         "/v1/schedules/{name}",
@@ -60,7 +59,7 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Add or change a schedule",
-        gives=answers.PutSchedule,
+        gives="PutSchedule",
     ),
     Route(
         "DELETE", "/v1/schedules/{name}", remove, InWorkspace, needs="manage", says="Remove a schedule", statuses=(204,)
@@ -72,7 +71,7 @@ ROUTES = (
         InWorkspace,
         needs="manage",
         says="Enqueue a schedule's job now",
-        gives=answers.OneJob,
+        gives="OneJob",
         statuses=(201,),
     ),
 )

@@ -6,7 +6,6 @@ from oaken_jobs import views
 from oaken_jobs.model import Json
 from oaken_jobs.pipeline import document_of
 from oaken_jobs.requests import IntakeRequest, Key, LabelsRequest, NewJobRequest, Request, Workspace, read
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import enqueued_answer
@@ -62,7 +61,7 @@ ROUTES = (
         subject,
         SubjectQuery,
         says="Read what is known of a subject",
-        gives=answers.Subject,
+        gives="Subject",
     ),
     Route(
         "PUT",
@@ -72,7 +71,7 @@ ROUTES = (
         needs="manage",
         repeats="itself",
         says="Set people's labels of a subject",
-        gives=answers.Labels,
+        gives="Labels",
     ),
     Route(
         "POST",
@@ -83,7 +82,7 @@ ROUTES = (
         needs="enqueue",
         repeats="key",
         says="Take in a text",
-        gives=answers.Enqueued,
+        gives="Enqueued",
         statuses=(200, 201),
     ),
 )

@@ -6,7 +6,6 @@ from oaken_jobs import auth, views
 from oaken_jobs.errors import NotFound
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, RotateRequest, TokenRequest
-from oaken_swarm import answers
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 
@@ -45,7 +44,7 @@ def _name(call: Call) -> str:
 
 
 ROUTES = (
-    Route("GET", "/v1/tokens", tokens, needs="administer", says="List tokens", gives=answers.Tokens),
+    Route("GET", "/v1/tokens", tokens, needs="administer", says="List tokens", gives="Tokens"),
     Route(
         "POST",
         "/v1/tokens",
@@ -54,7 +53,7 @@ ROUTES = (
         needs="administer",
         secret=True,
         says="Make a token",
-        gives=answers.NewToken,
+        gives="NewToken",
         statuses=(201,),
     ),
     Route(
@@ -65,7 +64,7 @@ ROUTES = (
         needs="administer",
         secret=True,
         says="Give a token a new secret",
-        gives=answers.NewToken,
+        gives="NewToken",
     ),
     Route(
         "DELETE",
@@ -74,6 +73,6 @@ ROUTES = (
         needs="administer",
         repeats="itself",
         says="Revoke a token",
-        gives=answers.Token,
+        gives="Token",
     ),
 )
