@@ -7,7 +7,7 @@ import random
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -162,7 +162,8 @@ class Connection:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise self._refusal(answer)
-                yield answer.aiter_bytes()
+                async with aclosing(answer.aiter_bytes()) as parts:
+                    yield parts
         except httpx2.TransportError as error:
             raise self.unreachable(error) from error
 

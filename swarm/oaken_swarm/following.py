@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -38,8 +39,11 @@ async def events(connection: Connection, cursor: str, query: Mapping[str, Any]) 
     while True:
         wait = None
         try:
-            async with connection.stream("/v1/events", query, {"Last-Event-ID": cursor}) as parts:
-                async for said in _said(parts):
+            async with (
+                connection.stream("/v1/events", query, {"Last-Event-ID": cursor}) as parts,
+                aclosing(_said(parts)) as stream,
+            ):
+                async for said in stream:
                     failures, cursor = 0, said.id or cursor
                     if said.kind == "resync":
                         yield Resync(cursor)
@@ -56,8 +60,8 @@ async def events(connection: Connection, cursor: str, query: Mapping[str, Any]) 
 
 async def rows(connection: Connection, query: Mapping[str, Any]) -> AsyncGenerator[Json]:
     """Each row of the trace as it comes, until the server ends the stream. Raises `Unavailable` where it is lost."""
-    async with connection.stream("/v1/trace/stream", query) as parts:
-        async for said in _said(parts):
+    async with connection.stream("/v1/trace/stream", query) as parts, aclosing(_said(parts)) as stream:
+        async for said in stream:
             yield said.json
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from oaken_swarm.client import DEFAULT_TRIES, Client
+from oaken_swarm.portal import Portal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +19,7 @@ def _blocking(
 ) -> Callable[Concatenate[SyncClient, P], T]:
     @functools.wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.run(method(self.client, *args, **kwargs))
+        return self.portal.run(method(self.client, *args, **kwargs))
 
     return call
 
@@ -31,15 +30,18 @@ def _iterating(
     @functools.wraps(method)
     def each(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T]:
         found = method(self.client, *args, **kwargs)
+        self.iterators.add(found)
         try:
             while True:
                 try:
-                    one = self.run(anext(found))
+                    one = self.portal.run(anext(found))
                 except StopAsyncIteration:
                     return
                 yield one
         finally:
-            self.run(found.aclose())
+            if found in self.iterators:  # else the client has been closed, and this with it
+                self.iterators.remove(found)
+                self.portal.run(found.aclose())
 
     return each
 
@@ -67,9 +69,9 @@ class SyncClient:
     ) -> None:
         """Raises `ConfigError` for a URL or a token that is none."""
         self.client = Client(url, token, timeout=timeout, instance=instance, tries=tries)
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self.portal = Portal()
+        self.iterators: set[AsyncGenerator[Any]] = set()
+        """Those of the methods below that have begun and not ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -80,31 +82,9 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections. A later call opens new ones."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(self.client.aclose(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine on this client's own loop."""
-        future = asyncio.run_coroutine_threadsafe(call, self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="oaken client", daemon=True)
-                self._thread.start()
-            return self._loop
+        """Closes the connections; calls that other threads wait for raise `Unavailable`, and iterators end. A later call opens new ones."""
+        iterators, self.iterators = self.iterators, set()
+        self.portal.close([*(found.aclose for found in iterators), self.client.aclose])
 
     enqueue = _blocking(Client.enqueue)
     enqueue_many = _blocking(Client.enqueue_many)
@@ -170,9 +150,3 @@ class SyncClient:
     rotate_token = _blocking(Client.rotate_token)
     tokens = _blocking(Client.tokens)
     revoke_token = _blocking(Client.revoke_token)
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
 from itertools import islice
 from typing import Any
 
@@ -88,3 +93,47 @@ async def test_a_program_without_a_loop_follows_too(server: Service) -> None:
     ids = await asyncio.to_thread(program, await server.token("ann", "user"))
     assert len(ids) == 3
     assert sorted(ids, key=int) == ids
+
+
+async def test_closing_ends_what_other_threads_wait_for(server: Service, caplog: pytest.LogCaptureFixture) -> None:
+    client = SyncClient(server.url, await server.token("ann", "user"))
+    job_id = (await asyncio.to_thread(client.enqueue, "echo"))["job"]["id"]
+    waiting = asyncio.ensure_future(asyncio.to_thread(client.wait, job_id, 60))
+    events = client.follow("0")
+    await asyncio.to_thread(next, events)
+    await asyncio.to_thread(client.close)
+    with pytest.raises(Unavailable, match="closed"):
+        await asyncio.wait_for(waiting, 10)
+    assert not [thread for thread in threading.enumerate() if thread.name == "oaken client"]
+    events.close()
+    assert "closing of asynchronous generator" not in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "oaken client"]
+
+
+FOLLOWS = """
+from oaken_swarm import SyncClient
+with SyncClient() as client:
+    for event in client.follow("0", kinds=["job_state_changed"]):
+        print(event.kind, flush=True)
+"""
+
+
+async def test_a_program_that_follows_ends_at_ctrl_c(server: Service) -> None:
+    token = await server.token("ann", "user")
+    await (await server.client("ann", "user")).enqueue("echo")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        FOLLOWS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OAKEN_URL": server.url, "OAKEN_TOKEN": token},
+    )
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"job_state_changed\n"
+    process.send_signal(signal.SIGINT)
+    _, told = await asyncio.wait_for(process.communicate(), 10)
+    assert told.decode().splitlines()[-1] == "KeyboardInterrupt"
+    assert b"during handling" not in told.lower()
+    assert b"RuntimeError" not in told
+    assert b"never awaited" not in told
