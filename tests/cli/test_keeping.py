@@ -40,21 +40,17 @@ def run(tmp_path: Path) -> Run:
 # Backup.
 
 
-def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run: Run, tmp_path: Path) -> None:
+async def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run: Run, tmp_path: Path) -> None:
+    core = Core.on_folder(tmp_path / "data", Rules(), "cli")
+    await core.open()
     for _ in range(20):
-        run("job", "enqueue", "work")
-    stop = threading.Event()
-
-    def load() -> None:
-        while not stop.is_set():
-            run("job", "enqueue", "more")
-
-    busy = threading.Thread(target=load)
-    busy.start()
+        await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
     copy = tmp_path / "copy.db"
-    said = run("backup", str(copy))
-    stop.set()
-    busy.join()
+    copying = asyncio.ensure_future(asyncio.to_thread(run, "backup", str(copy)))
+    while not copying.done():
+        await core.jobs.enqueue(ME, NewJobRequest(kind="more"))
+    said = await copying
+    await core.close()
     assert (said.code, "checked" in said.out) == (0, True), said.err
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert [name for name in os.listdir(tmp_path) if name.startswith(".copy")] == []
