@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from tests.service import RULES, Service, serve
 
 # No test writes into the keyring of whoever runs it, nor do the processes it starts.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever starts the tests in the background has its children ignore Ctrl-C; they would hand that on to every command they try it on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
