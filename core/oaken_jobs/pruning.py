@@ -46,24 +46,38 @@ class Pruner(Loop):
         if not self._believed():
             return
         await self._forget_trace()
-        rules, now = self._store.rules, self._clock.now()
-        before = now - round(rules.keep_days * DAY_MS)
+        await self._forget_jobs()
+        await self._forget_activity()
+
+    async def _forget_jobs(self) -> None:
+        """Jobs with what belongs to them, log lines and audit rows."""
+        while not self.stopping and await self._commit.call(self._op()) >= BATCH:
+            await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _forget_activity(self) -> None:
+        """What is about no job that is there. After the jobs: until they are gone, all rows of theirs would be passed over each time.
+        Looked for outside the transaction, since there may be many rows to pass over all the same."""
         after = 0
         while not self.stopping:
-            # Looked for outside the transaction: there may be many rows to pass over.
-            activity = await self._store.old_activity(after, before, rules.event_ring_size, BATCH)
-            op = Prune(
-                before=before,
-                log_before=now - round(rules.log_keep_days * DAY_MS),
-                audit_before=now - round(rules.audit_keep_days * DAY_MS),
-                replayable=rules.event_ring_size,
-                activity=activity,
-                limit=BATCH,
-            )
-            if await self._commit.call(op) < BATCH:
+            op = self._op()
+            op.activity = await self._store.old_activity(after, op.before, op.replayable, BATCH)
+            if op.activity:
+                await self._commit.call(op)
+            if len(op.activity) < BATCH:
                 return
-            after = activity[-1] if activity else after
+            after = op.activity[-1]
             await self._clock.sleep(PAUSE_SECONDS)
+
+    def _op(self) -> Prune:
+        rules, now = self._store.rules, self._clock.now()
+        return Prune(
+            before=now - round(rules.keep_days * DAY_MS),
+            log_before=now - round(rules.log_keep_days * DAY_MS),
+            audit_before=now - round(rules.audit_keep_days * DAY_MS),
+            replayable=rules.event_ring_size,
+            activity=[],
+            limit=BATCH,
+        )
 
     def _believed(self) -> bool:
         """Whether the wall clock has gone as time did for long enough."""

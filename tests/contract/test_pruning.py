@@ -228,3 +228,28 @@ async def test_nothing_is_forgotten_by_a_clock_that_has_just_jumped_ahead(world:
     world.clock.advance(3600)
     await world.core.pruner.tick()
     assert await rows(world, "jobs") == 0
+
+
+async def test_rows_about_no_job_are_looked_for_once_the_jobs_are_gone_and_not_with_each_few_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.restart(event_ring_size=0)
+    for _ in range(5):
+        jobs = await asyncio.gather(*(world.add() for _ in range(200)))
+        await asyncio.gather(*(world.jobs.cancel(ME, job.id) for job in jobs))
+    world.clock.advance(40 * 86_400)
+    looked: list[int] = []
+    original = world.core.store.old_activity
+
+    async def counted(after: int, *rest: int) -> list[int]:
+        looked.append(after)
+        return await original(after, *rest)
+
+    monkeypatch.setattr(world.core.store, "old_activity", counted)
+    ticking = asyncio.ensure_future(world.core.pruner.tick())
+    while not ticking.done():
+        world.clock.advance(1)
+        await asyncio.sleep(0)
+    await ticking
+    assert looked == [0]
+    assert await world.core.store.activity(0, 10) == []
