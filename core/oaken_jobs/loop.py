@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -21,7 +22,7 @@ def cut_short() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Lifecycle:
+class Lifecycle(ABC):
     """`stopped -> running -> stopping -> stopped`, as often as wanted.
 
     `start` and `stop` are idempotent, also at once: everybody waits for the same start and the same stop, and a caller that goes
@@ -84,11 +85,11 @@ class Lifecycle:
             self._starting = self._stopping = None
             self.state = "stopped"
 
-    async def _begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _begin(self) -> None: ...
 
-    async def _end(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _end(self) -> None: ...
 
 
 class Loop(Lifecycle):

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from oaken_app import log as log_module
+from oaken_app.backend import connected
 from oaken_jobs.config import LogSettings
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
@@ -26,6 +28,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.base import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.cli.test_cli import Said, oaken
+from tests.contract.world import until
 from tests.process.test_serve import clean_environ
 
 Run = Callable[..., Said]
@@ -251,21 +254,38 @@ def start() -> Iterator[Callable[..., Watch]]:
 
 
 async def test_an_empty_log_is_followed_from_its_first_line(
-    run: Run, tmp_path: Path, start: Callable[..., Watch]
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_module, "LOOK_SECONDS", 0.01)
     run("job", "enqueue", "work")
-    watch = start("log", "tail", "-f", OAKEN_DATA_DIR=str(tmp_path / "data"))
     core = Core.on_folder(tmp_path / "data", Rules(), "cli")
     await core.open()
-    await asyncio.sleep(1.5)  # it has looked at the empty log by now, more than once
-    rows = [LogRow(0, core.clock.now(), "info", "oaken.test", text, "serve 1") for text in ("first", "second")]
-    await core.commit.call(KeepLog(rows))
-    told = [await asyncio.to_thread(watch.next) for _ in rows]
-    await core.commit.call(KeepLog([rows[0]._replace(message="third")]))
-    told.append(await asyncio.to_thread(watch.next))
+    async with connected(tmp_path / "data") as client:
+        looked, look = [0], client.logs
+
+        async def logs(**asked: Any) -> dict[str, Any]:
+            looked[0] += 1
+            return await look(**asked)
+
+        monkeypatch.setattr(client, "logs", logs)
+        following = asyncio.ensure_future(log_module._tail(client, 50, True, "info", False))
+        await until(lambda: looked[0] > 2)
+        rows = [LogRow(0, core.clock.now(), "info", "oaken.test", text, "serve 1") for text in ("first", "second")]
+        await core.commit.call(KeepLog(rows))
+        told = ""
+
+        def shown(word: str) -> bool:
+            nonlocal told
+            told += capsys.readouterr().out
+            return word in told
+
+        await until(lambda: shown("second"))
+        await core.commit.call(KeepLog([rows[0]._replace(message="third")]))
+        await until(lambda: shown("third"))
+        following.cancel()
+        await asyncio.wait((following,))
     await core.close()
-    assert watch.end() == ""
-    assert [line.rsplit(" ", 1)[1].strip() for line in told] == ["first", "second", "third"]
+    assert [line.rsplit(" ", 1)[1] for line in told.splitlines()] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("follow", [(), ("-f",)])
