@@ -304,7 +304,8 @@ def test_a_database_that_this_version_cannot_use_is_refused_and_not_passed_over(
 def test_what_the_settings_say_of_rules_reaches_them(tmp_path: Path) -> None:
     toml = (
         "[jobs]\ncancel_grace = 7\nask_timeout = 8\nkeep_days = 9\n[scheduler]\ncatch_up_spread = 10\n"
-        "[api]\nevent_ring_size = 11\nstream_buffer = 13\n[log]\naudit_keep_days = 12\nkeep_days = 14\n[kinds.slow]\nretry_delays = [1, 60]\n"
+        "[api]\nevent_ring_size = 11\nstream_buffer = 13\n[log]\naudit_keep_days = 12\nkeep_days = 14\n"
+        "[kinds.slow]\nretry_delays = [1, 60]\n"
     )
     found = rules(_load(tmp_path, toml))
     assert (found.cancel_grace, found.ask_timeout, found.keep_days) == (7, 8, 9)
