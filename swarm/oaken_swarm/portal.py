@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from oaken_jobs.errors import Unavailable
 
@@ -24,25 +24,23 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine. What interrupts the caller (Ctrl-C) cancels it. Raises `Unavailable` where the portal is closed."""
-        ended = threading.Event()
+    def run(self, make: Callable[[], Awaitable[T]]) -> T:
+        """The outcome of what `make` begins. What interrupts the caller (Ctrl-C) cancels it. Raises `Unavailable` where the portal is closed.
 
-        async def watched() -> T:
-            try:
-                return await call
-            finally:
-                ended.set()
-
-        future = asyncio.run_coroutine_threadsafe(watched(), self._running())
+        The caller may be interrupted between any two steps. So what is awaited is made by the loop's thread: it never exists without
+        a task that can be cancelled.
+        """
+        call, loop = _Call(make), self._running()
         try:
-            return future.result()
+            loop.call_soon_threadsafe(call.begin)
+            return call.outcome.result()
         except CancelledError:
             raise Unavailable("The client was closed before the answer came.") from None
         except BaseException:
-            if future.cancel():
+            if not call.outcome.done():
+                loop.call_soon_threadsafe(call.cancel)
                 # What it was using must be free for what comes next, the end of an iterator for instance.
-                ended.wait(CANCEL_SECONDS)
+                call.ended.wait(CANCEL_SECONDS)
             raise
 
     def close(self, last: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -63,6 +61,38 @@ class Portal:
                 self._thread.start()
                 self._loop = started.result()
             return self._loop
+
+
+class _Call(Generic[T]):
+    """One call that another thread waits for. Its methods belong to the loop's thread."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self.outcome = Future[T]()
+        self.ended = threading.Event()
+        self._make = make
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._awaited())
+        self._task.add_done_callback(self._settle)
+
+    def cancel(self) -> None:
+        if self._task is None:
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+    async def _awaited(self) -> T:
+        return await self._make()
+
+    def _settle(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.outcome.cancel()
+        elif error := task.exception():
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+        self.ended.set()
 
 
 def _serve(started: Future[asyncio.AbstractEventLoop]) -> None:

@@ -19,7 +19,7 @@ def _blocking(
 ) -> Callable[Concatenate[SyncClient, P], T]:
     @functools.wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.portal.run(method(self.client, *args, **kwargs))
+        return self.portal.run(lambda: method(self.client, *args, **kwargs))
 
     return call
 
@@ -34,14 +34,14 @@ def _iterating(
         try:
             while True:
                 try:
-                    one = self.portal.run(anext(found))
+                    one = self.portal.run(found.__anext__)
                 except StopAsyncIteration:
                     return
                 yield one
         finally:
             if found in self.iterators:  # else the client has been closed, and this with it
                 self.iterators.remove(found)
-                self.portal.run(found.aclose())
+                self.portal.run(found.aclose)
 
     return each
 

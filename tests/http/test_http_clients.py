@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
 from oaken_swarm import Event, NotFound, SyncClient, Unavailable
+from oaken_swarm.sync import _iterating
 from tests.service import Service, eventually, serve
 
 
@@ -116,6 +121,56 @@ with SyncClient() as client:
     for event in client.follow("0", kinds=["job_state_changed"]):
         print(event.kind, flush=True)
 """
+
+
+class Ticking(SyncClient):
+    """Has an iterator that needs no server."""
+
+    async def _ticks(self: object) -> AsyncGenerator[int]:  # `self` is the client inside
+        for tick in range(2):
+            await asyncio.sleep(0.001)
+            yield tick
+
+    ticks = _iterating(cast(Any, _ticks))
+
+
+def interrupted_at(step: int) -> list[BaseException]:
+    """What ends an iteration that is interrupted at a line of ours, with what that came from; nothing where it has fewer."""
+    steps = itertools.count()
+
+    def each(frame: FrameType, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename).name not in ("sync.py", "portal.py"):
+            return None
+        if frame.f_code.co_name == "_running":  # traced, a lock can be interrupted where it cannot be otherwise
+            return None
+        if event == "line" and next(steps) == step:
+            raise KeyboardInterrupt
+        return each
+
+    with Ticking("http://127.0.0.1:9") as client:
+        before, ended = sys.gettrace(), list[BaseException]()
+        sys.settrace(each)
+        try:
+            for _ in client.ticks():
+                pass
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            sys.settrace(before)
+    while ended and ended[-1].__context__ is not None:
+        ended.append(ended[-1].__context__)
+    return ended
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_iteration_may_be_interrupted_at_any_line() -> None:
+    for step in itertools.count():
+        ended = interrupted_at(step)
+        if not ended:
+            break
+        assert isinstance(ended[0], KeyboardInterrupt), (step, ended)
+        assert not any(isinstance(error, RuntimeError) for error in ended), (step, ended)
+    assert step > 30
 
 
 async def test_a_program_that_follows_ends_at_ctrl_c(server: Service) -> None:
