@@ -25,10 +25,10 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of what `make` begins. What interrupts the caller (Ctrl-C) cancels it. Raises `Unavailable` where the portal is closed.
+        """The outcome of what `make` begins. What interrupts the caller (Ctrl-C) cancels it. Raises `Unavailable` where it is closed.
 
-        The caller may be interrupted between any two steps. So what is awaited is made by the loop's thread: it never exists without
-        a task that can be cancelled.
+        The caller may be interrupted between any two steps. So what is awaited is made by the loop's thread: it never exists
+        without a task that can be cancelled.
         """
         call, loop = _Call(make), self._running()
         try:

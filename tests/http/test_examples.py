@@ -77,7 +77,7 @@ def command(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 async def start(server: Service) -> AsyncIterator[Start]:
-    """Starts a worker as `bot/a`, whose leases last two seconds. None outlives the test."""
+    """Starts a worker as `bot/a`, whose leases last four seconds. None outlives the test."""
     started: list[asyncio.subprocess.Process] = []
 
     async def run(command: list[str], **environ: str) -> asyncio.subprocess.Process:
@@ -86,7 +86,7 @@ async def start(server: Service) -> AsyncIterator[Start]:
         process = await asyncio.create_subprocess_exec(
             *command,
             stderr=subprocess.PIPE,
-            env={**clean, **ours, "OAKEN_LEASE_SECONDS": "2", **environ},
+            env={**clean, **ours, "OAKEN_LEASE_SECONDS": "4", **environ},
             start_new_session=True,
         )
         started.append(process)
@@ -97,7 +97,8 @@ async def start(server: Service) -> AsyncIterator[Start]:
         # With all that it has started: curl may wait for work, and holds the pipe.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
+        told = (await process.communicate())[1]
+        print(told.decode(errors="replace"))  # shown beside a failure
 
 
 async def ended(client: Client, job_id: int) -> dict[str, Any]:
