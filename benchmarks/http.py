@@ -84,7 +84,14 @@ async def _echo(seconds: float) -> float:
 
     app = Starlette(routes=[Route("/v1/jobs", echo, methods=["POST"])])
     config = uvicorn.Config(
-        app, port=0, log_config=None, access_log=False, lifespan="off", server_header=False, backlog=2048
+        app,
+        port=0,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        backlog=2048,
     )
     server = uvicorn.Server(config)
     config.load()

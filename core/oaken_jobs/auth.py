@@ -112,6 +112,8 @@ class Tokens:
         self._commit = commit
         self._clock = clock
         self._by_hash: dict[str, TokenRow] = {}
+        self._known: dict[tuple[str, str], tuple[TokenRow, Principal]] = {}
+        """By token and door, who was recognised among these rows."""
         self._read_at: float | None = None
         self._changes = 0
         self._looked_at = float("-inf")
@@ -187,10 +189,8 @@ class Tokens:
             raise Unauthenticated(
                 "This call needs a token: send `Authorization: Bearer TOKEN`. Make one with `oaken token create NAME --role ROLE`."
             )
-        digest = hash_token(token)
-        row = (await self._rows(CACHE_SECONDS)).get(digest) or (await self._rows(MISS_SECONDS)).get(digest)
-        if row is None or not hmac.compare_digest(row.hash, digest):
-            raise Unauthenticated("This token is not known here. Check that it is complete and made for this server.")
+        await self._rows(CACHE_SECONDS)
+        row, principal = self._known.get((token, via)) or await self._recognised(token, via)
         now = self._clock.now()
         if row.revoked_at is not None:
             raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
@@ -198,13 +198,22 @@ class Tokens:
             raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
         if row.last_used_at is None or now - row.last_used_at >= USED_MS:
             self._used[row.name] = now
-        return Principal(
+        return principal
+
+    async def _recognised(self, token: str, via: str) -> tuple[TokenRow, Principal]:
+        digest = hash_token(token)
+        row = self._by_hash.get(digest) or (await self._rows(MISS_SECONDS)).get(digest)
+        if row is None or not hmac.compare_digest(row.hash, digest):
+            raise Unauthenticated("This token is not known here. Check that it is complete and made for this server.")
+        principal = Principal(
             Actor(row.kind, row.name, via),
             frozenset(row.roles.split(",")),
             workspace=row.workspace,
             by_token=True,
             limits=_limits(row),
         )
+        self._known[(token, via)] = row, principal
+        return row, principal
 
     async def ended(self, token: str) -> None:
         """Returns when the token is good no more: revoked, rotated, expired or unknown."""
@@ -262,6 +271,7 @@ class Tokens:
         if self._read_at is None or now - self._read_at > no_older_than:
             changes = self._changes
             self._by_hash = {row.hash: row for row in await self._store.tokens()}
+            self._known = {}
             if changes == self._changes:  # else they may have changed behind what was read
                 self._read_at = now
         return self._by_hash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import orjson
@@ -31,6 +31,7 @@ from oaken_jobs.waits import Wait
 from oaken_jobs.waits import waits as waits_of
 
 
+@lru_cache(4096)  # a job has five of them, and those of one group are mostly alike
 def iso(ms: int | None) -> str | None:
     """A moment as text: UTC, milliseconds, `Z`. One outside the years 1970 to 9999 is shown as the nearest inside.
 
@@ -49,7 +50,7 @@ _LAST_MS = 253_402_300_799_999
 
 @lru_cache(4096)
 def _second(seconds: int) -> str:
-    """Most times shown at one moment lie within a few seconds, and a job has five of them."""
+    """Most times shown at one moment lie within a few seconds."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
@@ -77,6 +78,7 @@ def job(
     if waits is None:
         waits = waits_of(job, rules, None, now)
     graded = job_grade(job, rules, now)
+    running = job.state == "running"
     shown: Json = {
         "id": job.id,
         "workspace": job.workspace,
@@ -95,12 +97,6 @@ def job(
         "dedupe_key": job.dedupe_key,
         "serial_key": job.serial_key,
         "parent_id": job.parent_id,
-    }
-    if bodies:
-        shown["payload"] = orjson.loads(payload) if payload is not None else {}
-        shown["result"] = orjson.loads(result) if result is not None else None
-    running = job.state == "running"
-    shown |= {
         "produced_by": job.produced_by,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
@@ -127,6 +123,9 @@ def job(
         "budget_usd": job.budget_usd,
         "grade": {"grade": graded.grade, "why": graded.why, "version": graded.version} if graded else None,
     }
+    if bodies:
+        shown["payload"] = orjson.loads(payload) if payload is not None else {}
+        shown["result"] = orjson.loads(result) if result is not None else None
     return shown
 
 
@@ -204,8 +203,8 @@ def progress(row: ProgressRow) -> Json:
 
 def event(happened: Event) -> Json:
     data: Json = {"verb": happened.verb}
-    for name, shown in _EVENT_DATA:
-        value: Any = getattr(happened, name, None)
+    for name, shown in _event_data(type(happened)):
+        value: Any = getattr(happened, name)
         if value is not None:
             data[shown] = value
     if isinstance(happened, PluginEvent):
@@ -226,6 +225,12 @@ _EVENT_DATA = (
     ("percent", "percent"),
     ("workspace", "workspace"),
 )
+
+
+@cache
+def _event_data(kind: type[Event]) -> tuple[tuple[str, str], ...]:
+    """What events of a class have of that."""
+    return tuple((name, shown) for name, shown in _EVENT_DATA if name in kind.__dataclass_fields__)
 
 
 def log_line(row: LogRow) -> Json:

@@ -1,4 +1,4 @@
-"""Routes, and finding the one for a path: a walk along its segments, so that its cost does not grow with their number."""
+"""Routes, and finding the one for a path: a walk along its segments, so that its cost does not grow with the number of routes."""
 
 from __future__ import annotations
 
@@ -99,6 +99,8 @@ class Paths:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
+        self._fixed: dict[tuple[str, str], Found] = {}
+        """By method and path, what the walk finds where a path has no parameters."""
         for route in routes:
             node = self._root
             names: list[str] = []
@@ -111,13 +113,19 @@ class Paths:
                     node = node.literal.setdefault(segment, _Node())
             node.methods[route.method] = (route, tuple(names))
             also = {"HEAD", "OPTIONS"} if "GET" in node.methods else {"OPTIONS"}
-            node.allowed = sorted(node.methods.keys() | also)
+            node.allowed[:] = sorted(node.methods.keys() | also)
+            if not names:
+                # The list itself, since other methods of the same path may follow.
+                self._fixed[route.method, route.path] = Found(route, {}, node.allowed)
 
     def find(self, method: str, path: str) -> Found:
         """The route for a path as it was sent, percent-encoding included. Raises `NotFound` and `MethodNotAllowed`.
 
         HEAD is answered as GET.
         """
+        fixed = self._fixed.get((method, path))
+        if fixed is not None:
+            return fixed
         node: _Node | None = self._root
         values: list[str] = []
         for segment in path.split("/")[1:]:

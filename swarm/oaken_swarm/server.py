@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import socket
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,12 +15,12 @@ import orjson
 import uvicorn
 
 from oaken_jobs.errors import ConfigError
-from oaken_swarm.app import App
+from oaken_swarm.app import WHOLE, App
 from oaken_swarm.exposure import Tls
 
 _HTTPTOOLS = find_spec("httptools") is not None
 if TYPE_CHECKING or _HTTPTOOLS:
-    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 else:  # it is not a dependency everywhere; the connections below are not used then
     from uvicorn.protocols.http.h11_impl import STATUS_LINE
     from uvicorn.protocols.http.h11_impl import H11Protocol as HttpToolsProtocol
@@ -192,6 +193,9 @@ class _Connection(HttpToolsProtocol):
             self._refuse_head()
             return
         super().on_headers_complete()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and cycle.scope is self.scope:  # else it is an upgrade, which is not answered
+            cast("dict[str, Any]", self.scope)[WHOLE] = partial(_send_whole, cycle)
         self._head_since = None
         self._head_bytes = self._uncounted = 0
         self._in_body = True
@@ -283,6 +287,22 @@ class _Connection(HttpToolsProtocol):
             self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+def _send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> bool:
+    """What `cycle.send` does with the two messages of an answer, in one write."""
+    if cycle.disconnected or cycle.response_started or cycle.flow.write_paused or cycle.scope["method"] == "HEAD":
+        return False
+    always = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+    close = b"" if cycle.keep_alive else b"connection: close\r\n"
+    cycle.transport.write(b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], always, head, close, body))
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 def _bytes_of(header: tuple[bytes, bytes]) -> int:
