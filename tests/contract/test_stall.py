@@ -32,6 +32,7 @@ async def test_callers_of_a_store_that_hangs_hear_of_it_and_are_served_when_it_i
     world: World, hanging: asyncio.Event
 ) -> None:
     first = asyncio.ensure_future(world.add())
+    await asyncio.sleep(0)
     await until(lambda: not world.core.commit._waiting)  # it is on its way to the store
     behind = asyncio.ensure_future(world.add())
     with pytest.raises(Unavailable, match="outcome of this call is unknown"):
