@@ -26,6 +26,7 @@ from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
 from oaken_jobs.stopping import LEAVE_AT_ONCE, Step, Unfinished, every, unless_asked
 from oaken_jobs.store.sqlite.driver import unsafe_version
+from oaken_mcp.http import Endpoint
 from oaken_swarm.app import App
 from oaken_swarm.exposure import exposure, tls
 from oaken_swarm.server import Server
@@ -47,11 +48,13 @@ class Process:
         self._loaded = plugins.load(settings)
         self.core = core_of(settings, self._loaded.rules, role)
         self._server: Server | None = None
+        self._mcp: Endpoint | None = None
         self._exposed: str | None = None
         if role == "serve":
             self._exposed = exposure(settings.server)
             certificate = tls(settings.server, settings.data_dir)
-            app = App(self.core, settings.server, oidc=_oidc(settings, self.core.clock))
+            self._mcp = Endpoint(self.core)
+            app = App(self.core, settings.server, {"mcp": self._mcp}, oidc=_oidc(settings, self.core.clock))
             self._server = Server(app, settings.server.host, settings.server.port, certificate)
         self._runner: Runner | None = None
         self._plugins: AtWork | None = None
@@ -123,7 +126,7 @@ class Process:
         if self._plugins is not None:
             steps.append(("the plugins", self._plugins.stop))
         if self._server is not None:
-            steps.append(self._step("the server", self._server.stop, "streams ended"))
+            steps.append(self._step("the server", self._end_server, "streams ended"))
         steps.append(self._step("the core", self.core.close, "database closed"))
         await every(*steps)
 
@@ -140,6 +143,11 @@ class Process:
     async def _refuse(self) -> None:
         assert self._server is not None
         self._server.refuse()
+
+    async def _end_server(self) -> None:
+        assert self._server is not None
+        assert self._mcp is not None
+        await every(("calls over MCP", self._mcp.stop), ("connections", self._server.stop))
 
     async def _end_runner(self) -> None:
         assert self._runner is not None

@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, cast
@@ -42,8 +41,6 @@ from oaken_mcp.wire import MAX_LINE, Wire, Writer, lines
 
 log = logging.getLogger("oaken.mcp")
 
-LEASE_SECONDS = 1800
-"""Of a lease of a kind that has no length of its own: an agent that calls tools beats seldom."""
 DRAIN_SECONDS = 0.5
 """How long calls may go on after stdin has ended: enough for all that do not wait for something."""
 FLUSH_SECONDS = 0.5
@@ -74,10 +71,9 @@ def run(
         log.warning("[trace] enabled is true, but nothing is recorded here; start `oaken mcp` instead")
     loaded = plugins.load(settings)
     loaded.report()
-    rules = replace(loaded.rules, lease_seconds=LEASE_SECONDS)
     clock = SystemClock()
     recorded = trace(settings, clock) if trace is not None else None
-    core = Core.on_folder(settings.data_dir, rules, "mcp", clock, log=settings.log, trace=recorded)
+    core = Core.on_folder(settings.data_dir, loaded.rules, "mcp", clock, log=settings.log, trace=recorded)
     asyncio.run(_run(core, caller, wire))
 
 

@@ -23,6 +23,8 @@ from oaken_mcp.answers import Body
 
 T = TypeVar("T")
 
+LEASE_SECONDS = 1800
+"""Of a lease of a kind that has no length of its own: an agent that calls tools beats seldom."""
 RECENT = 10
 """Jobs in the overview."""
 REFUSALS_SHOWN = 10
@@ -347,6 +349,7 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
         kinds=given.kinds,
         max=given.max,
         lease_seconds=given.lease_seconds,
+        usual_seconds=LEASE_SECONDS,
         wait_seconds=given.wait_seconds,
     )
     if not leases:

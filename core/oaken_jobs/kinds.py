@@ -144,10 +144,13 @@ class Rules:
                 "add others as [queues.NAME] in config.toml."
             )
 
-    def lease_for(self, kind: str) -> float:
-        """Seconds a lease of this kind lasts when the request does not say."""
+    def lease_for(self, kind: str, usual: float | None = None) -> float:
+        """Seconds a lease of this kind lasts when the request does not say; `usual` is what a kind without a length of its own has
+        there, where that is not the same for all."""
         known = self.kinds.get(kind)
-        return known.lease_seconds if known and known.lease_seconds is not None else self.lease_seconds
+        if known is not None and known.lease_seconds is not None:
+            return known.lease_seconds
+        return self.lease_seconds if usual is None else usual
 
     def attempts_for(self, kind: str) -> int:
         """How many attempts a job of this kind has when its enqueue does not say."""

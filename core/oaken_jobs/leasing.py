@@ -75,10 +75,12 @@ class Leasing(Reader):
         kinds: Sequence[str] | None = None,
         max: int = 1,
         lease_seconds: float | None = None,
+        usual_seconds: float | None = None,
         wait_seconds: float = 0,
         idempotency_key: str | None = None,
     ) -> list[Leased]:
-        """Up to `max` jobs for this caller, waiting up to `wait_seconds` for the first. Cancel the call to give up.
+        """Up to `max` jobs for this caller, waiting up to `wait_seconds` for the first. Cancel the call to give up. Without
+        `lease_seconds` a lease lasts as long as its kind says, else `usual_seconds`.
 
         With an idempotency key what was leased stays leased although the caller goes away, and a repeat of the request gets those
         leases again that still live, and nothing new.
@@ -100,6 +102,7 @@ class Leasing(Reader):
             actor=who.actor,
             max=max,
             lease_ms=round(lease_seconds * 1000) if lease_seconds is not None else None,
+            usual_seconds=usual_seconds,
             queues=queues,
             kinds=kinds,
             not_kinds=not_kinds if kinds is None else (),

@@ -43,6 +43,8 @@ BULK_BYTES = 16 << 20
 MOST_CONTAINERS = 1 << 20
 _ROUTE = "oaken.route"
 """In the scope of a call: the template of its route."""
+WHO = "oaken.who"
+"""In the scope of a call to a mounted application: the `Principal` whose it is."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -59,7 +61,7 @@ third of two messages. False where it cannot; then nothing was sent."""
 
 class App:
     """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
-    of Host and Origin; tokens are their own business.
+    of Host, Origin and token; `WHO` in the scope says whose a call is, its door being the mount's name.
 
     `oidc` checks tokens of an issuer's. `local` is who calls where no port is served: the command line on a data folder, which
     whoever may read it may use.
@@ -114,9 +116,12 @@ class App:
             headers = _Headers(scope)
             self._guard.check(headers.hosts, headers.origin)
             address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
-            mounted = self._mounts.get(path.split("/", 2)[1]) if self._mounts else None
-            if mounted is not None:
-                await mounted(scope, receive, send)
+            door = path.split("/", 2)[1] if self._mounts else ""
+            if door in self._mounts:
+                if self._stopping:
+                    raise Unavailable(_STOPPING)
+                scope[WHO] = await self._callers.authenticate(headers.token, address, door)
+                await self._mounts[door](scope, receive, send)
                 return
             answer = await self._answer(scope, path, headers, receive, address)
             if isinstance(answer, Stream):
@@ -132,7 +137,7 @@ class App:
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            answer = problem_answer(Unavailable("Oaken is stopping. Try again when it is back."))
+            answer = problem_answer(Unavailable(_STOPPING))
         except Exception:
             log.exception("a call failed")
             answer = problem_answer(OakenError(_INTERNAL))
@@ -171,7 +176,7 @@ class App:
         self, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
     ) -> Answer | Stream:
         if self._stopping:
-            raise Unavailable("Oaken is stopping. Try again when it is back.")
+            raise Unavailable(_STOPPING)
         route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
@@ -240,6 +245,7 @@ class _Key(Request):
     key: Annotated[str, Field(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x20-\x7e]+$")]
 
 
+_STOPPING = "Oaken is stopping. Try again when it is back."
 _INTERNAL = "Something went wrong inside Oaken; the server's log says what."
 
 

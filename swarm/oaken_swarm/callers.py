@@ -28,11 +28,11 @@ class Callers:
         self._failures = Rate(clock, FAILURES_A_MINUTE, 60)
         self._loopback = Rate(clock, LOOPBACK_FAILURES_A_MINUTE, 60)
 
-    async def authenticate(self, token: str | None, address: str) -> Principal:
-        """Who carries the token. Raises `Unauthenticated`, and `RateLimited` after too many of those from one address; of an issuer's
-        tokens also what `Oidc.authenticate` raises."""
+    async def authenticate(self, token: str | None, address: str, via: str = "http") -> Principal:
+        """Who carries the token, `via` being the door it came to. Raises `Unauthenticated`, and `RateLimited` after too many of those
+        from one address; of an issuer's tokens also what `Oidc.authenticate` raises."""
         try:
-            return await self._principal(token)
+            return await self._principal(token, via)
         except Unauthenticated:
             if token:
                 self._count(place(address))
@@ -40,7 +40,7 @@ class Callers:
 
     async def check(self, token: str) -> None:
         """Raises `Unauthenticated` where a token that was taken is good no more."""
-        await self._principal(token)
+        await self._principal(token, "http")
 
     async def ended(self, token: str) -> None:
         """Returns when a token that was taken is good no more."""
@@ -49,10 +49,10 @@ class Callers:
         else:
             await self._tokens.ended(token)
 
-    async def _principal(self, token: str | None) -> Principal:
+    async def _principal(self, token: str | None, via: str) -> Principal:
         if self._oidc is not None and token and self._oidc.concerns(token):
-            return await self._oidc.authenticate(token)
-        return await self._tokens.authenticate(token, "http")
+            return await self._oidc.authenticate(token, via)
+        return await self._tokens.authenticate(token, via)
 
     def _count(self, source: str) -> None:
         wait = (self._loopback if source == LOOPBACK else self._failures).add(source)

@@ -70,9 +70,9 @@ class Oidc:
         """Whether this looks like a token of an issuer's, not one of ours."""
         return token.count(".") == 2 and not token.startswith(PREFIX)
 
-    async def authenticate(self, token: str) -> Principal:
-        """Who carries this token. Raises `Unauthenticated`; `Forbidden` where the issuer gives them no role here; `Unavailable` where its
-        keys cannot be had."""
+    async def authenticate(self, token: str, via: str) -> Principal:
+        """Who carries this token, `via` being the door it came to. Raises `Unauthenticated`; `Forbidden` where the issuer gives them no
+        role here; `Unavailable` where its keys cannot be had."""
         claims = await self._claims(token)
         said = claims.get(self._roles_claim)
         words = said.split() if isinstance(said, str) else cast("list[object]", said) if isinstance(said, list) else []
@@ -83,7 +83,7 @@ class Oidc:
                 f"{name} is known, but has no role here: the claim {self._roles_claim!r} of the token names none of {', '.join(ROLES)}.",
                 claim=self._roles_claim,
             )
-        return Principal(Actor(actor_kind(roles), name, "http"), frozenset(roles))
+        return Principal(Actor(actor_kind(roles), name, via), frozenset(roles))
 
     async def ended(self, token: str) -> None:
         """Returns when a token that was taken has expired."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import httpx2
 import pytest
 
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
+from oaken_swarm.app import WHO
 from oaken_swarm.guard import Guard
 from tests.service import Service, problem, serve
 
@@ -231,7 +233,8 @@ async def test_nothing_is_logged_of_ordinary_calls(server: Service, caplog: pyte
 
 
 async def test_another_application_can_be_mounted_behind_the_same_checks(core: Core) -> None:
-    async def other(scope: object, receive: object, send: object) -> None:
+    async def other(scope: Any, receive: object, send: object) -> None:
+        assert (scope[WHO].actor.id, scope[WHO].actor.via) == ("ann", "other")
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})  # type: ignore[operator]
         await send({"type": "http.response.body", "body": b"hi"})  # type: ignore[operator]
 
@@ -239,6 +242,7 @@ async def test_another_application_can_be_mounted_behind_the_same_checks(core: C
     http = await service.http()
     for path in ("/other", "/other/deep?x=1"):
         assert (await http.get(path)).text == "hi"
+    problem(await http.get("/other", headers={"Authorization": "Bearer wrong"}), 401, "unauthenticated")
     problem(await http.get("/others"), 404, "not_found")
     problem(await http.get("/other", headers={"Host": "evil.example"}), 421, "misdirected")
     problem(await http.get("/other", headers={"Origin": "null"}), 403, "forbidden")

@@ -74,6 +74,8 @@ class Want:
     actor: Actor
     max: int = 1
     lease_ms: int | None = None
+    usual_seconds: float | None = None
+    """Without `lease_ms`: as in `Rules.lease_for`."""
     queues: tuple[str, ...] | None = None
     kinds: tuple[str, ...] | None = None
     not_kinds: tuple[str, ...] = ()

@@ -289,7 +289,7 @@ class Claims:
         return True
 
     def _hand_out(self, want: Want, job: Job, nonce: str) -> Leased:
-        lease_ms = want.lease_ms or round(self._rules.lease_for(job.kind) * 1000)
+        lease_ms = want.lease_ms or round(self._rules.lease_for(job.kind, want.usual_seconds) * 1000)
         move = moves.claim(
             job,
             agent=want.agent,
