@@ -1,7 +1,8 @@
-"""`oaken mcp`: the MCP server on stdio, which an assistant or an editor starts."""
+"""`oaken mcp`: the MCP server on stdio, which an assistant or an editor starts; and putting it into their lists of servers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 mcp = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@mcp.command()
+@mcp.callback(invoke_without_command=True)
 def _mcp(  # pyright: ignore[reportUnusedFunction]
+    ctx: typer.Context,
     data_dir: DataDir = None,
     actor: Annotated[
         str | None,
@@ -36,6 +38,8 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
     ] = None,
 ) -> None:
     """Serve MCP on stdin and stdout, on the data folder's own jobs, whether or not a server runs."""
+    if ctx.invoked_subcommand is not None:
+        return
     # Here, not above: it takes stdin and stdout before it imports the rest.
     from oaken_mcp import serve_stdio
 
@@ -45,3 +49,17 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
         return trace_of(settings, clock)
 
     serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance, trace=trace)
+
+
+@mcp.command("install")
+def _install(  # pyright: ignore[reportUnusedFunction]
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="claude-desktop, claude-code, cursor or vscode.")],
+    data_dir: DataDir = None,
+    name: Annotated[str, typer.Option(help="The server's name in the client's list.")] = "oaken",
+    config: Annotated[Path | None, typer.Option(help="The client's file, where it is not in its usual place.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Put Oaken into a client's list of MCP servers. The change is shown first; the rest of the file stays, and a copy of it is kept."""
+    from oaken_app.install import install
+
+    install(client, data_dir, name=name, config_file=config, yes=yes)

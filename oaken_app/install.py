@@ -1,0 +1,143 @@
+"""`oaken mcp install CLIENT`: puts Oaken into the list of MCP servers of an assistant or an editor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import typer
+
+from oaken_app.show import line
+from oaken_jobs import config
+from oaken_jobs.errors import ConfigError, InvalidRequest
+
+CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
+NEW_MODE = 0o600
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_INDENT = re.compile(r"^[ \t]+(?=\")", re.MULTILINE)
+
+
+class Place(NamedTuple):
+    """Where a client keeps its servers."""
+
+    path: Path
+    key: str
+    """The member of the file that holds them."""
+    says_type: bool
+    """Whether an entry says that it is on stdio."""
+
+
+def place_of(client: str, home: Path, environ: Mapping[str, str], platform: str) -> Place:
+    """The file of a client, for the whole of a user's work, not one project's. `platform` as in `sys.platform`."""
+    if client == "claude-code":
+        return Place(home / ".claude.json", "mcpServers", True)
+    if client == "cursor":
+        return Place(home / ".cursor" / "mcp.json", "mcpServers", False)
+    if platform == "darwin":
+        settings = home / "Library" / "Application Support"
+    elif platform == "win32":
+        settings = Path(environ.get("APPDATA") or home / "AppData" / "Roaming")
+    else:
+        settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    if client == "vscode":
+        return Place(settings / "Code" / "User" / "mcp.json", "servers", True)
+    if platform == "win32":
+        # Installed from the store, Claude has a folder of its own in place of that one.
+        packages = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "Packages"
+        for package in sorted(packages.glob("Claude_*")):
+            settings = package / "LocalCache" / "Roaming"
+    return Place(settings / "Claude" / "claude_desktop_config.json", "mcpServers", False)
+
+
+def entry_of(command: Path, data_dir: Path, *, says_type: bool) -> dict[str, Any]:
+    """What starts Oaken: absolute paths, since a client starts it from anywhere and with few variables."""
+    entry: dict[str, Any] = {"type": "stdio"} if says_type else {}
+    return entry | {"command": str(command), "args": ["mcp", "--data-dir", str(data_dir)]}
+
+
+def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> str:
+    """The text of the file with the entry in it; all else stays. Raises `ConfigError` for one that cannot be read."""
+    try:
+        whole: Any = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise ConfigError(
+            f"{place.path} is no plain JSON ({error}), perhaps because of comments. Put this into its {place.key!r} by hand: "
+            f"{json.dumps({name: entry})}"
+        ) from None
+    servers: Any = cast("dict[str, Any]", whole).setdefault(place.key, {}) if isinstance(whole, dict) else None
+    if not isinstance(servers, dict):
+        raise ConfigError(f"{place.path} holds no object with servers in {place.key!r}; it was not changed.")
+    cast("dict[str, Any]", servers)[name] = dict(entry)
+    found = _INDENT.search(text)
+    return json.dumps(whole, indent=found[0] if found else 2, ensure_ascii=False) + "\n"
+
+
+def install(client: str, data_dir: Path | None, *, name: str, config_file: Path | None, yes: bool) -> None:
+    """Shows the change, asks unless told `yes`, and makes it. Raises `InvalidRequest` for a client or a name that is none, `ConfigError`
+    for a file that cannot be changed."""
+    if client not in CLIENTS:
+        raise InvalidRequest(f"{client[:80]!r} is no client that is known here; known are {', '.join(CLIENTS)}.")
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"--name {name[:80]!r}: give up to 64 letters, digits, _ and -, beginning with a letter or digit."
+        )
+    place = place_of(client, Path.home(), os.environ, sys.platform)
+    if config_file is not None:
+        place = place._replace(path=config_file.absolute())
+    entry = entry_of(_command(), config.load(data_dir).data_dir.absolute(), says_type=place.says_type)
+    try:
+        before = place.path.read_text("utf-8") if place.path.exists() else ""
+        after = changed(before, place, name, entry)
+        if after == before:
+            line(f"{place.path} has it already.")
+            return
+        change = unified_diff(
+            before.splitlines(), after.splitlines(), str(place.path), "as it will be", lineterm="", n=2
+        )
+        for each in change:
+            line(each)
+        if not yes and not typer.confirm("Write it?", default=True, err=True):
+            line("Nothing was changed.")
+            return
+        kept = _write(place.path, after)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{place.path} cannot be changed: {error}.") from None
+    if kept is not None:
+        line(f"As it was: {kept}")
+    line(f"Done. Start {client} again, and ask it for its Oaken tools.")
+
+
+def _command() -> Path:
+    """The command `oaken` that runs now."""
+    beside = Path(sys.executable).parent / ("oaken.exe" if sys.platform == "win32" else "oaken")
+    return beside if beside.exists() else Path(sys.argv[0]).absolute()
+
+
+def _write(path: Path, text: str) -> Path | None:
+    """Replaces the file in one step, and says where the one before is kept."""
+    path = path.resolve()  # of a link the file, not the link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = None
+    if path.exists():
+        kept = path.with_name(f"{path.name}.before-oaken")
+        shutil.copy2(path, kept)
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(new, path.stat().st_mode & 0o777 if kept is not None else NEW_MODE)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    return kept
