@@ -48,6 +48,13 @@ class Traced(NamedTuple):
     recorded: int
 
 
+class Say(NamedTuple):
+    """Rows for the trace, as `trace_op` makes it."""
+
+    beat: Beat
+    rows: list[Json]
+
+
 class Leasing(Reader):
     """What workers do with jobs. With a `trace`, all that they are told and answer is in it before they hear of it."""
 
@@ -295,9 +302,11 @@ class Leasing(Reader):
         await self._record_ends(who, [(op, job)])
         return job
 
-    async def finish_many(self, who: Principal, ops: Sequence[Finish | Beat]) -> list[Job | Beaten | OakenError]:
+    async def finish_many(
+        self, who: Principal, ops: Sequence[Finish | Beat | Say]
+    ) -> list[Job | Beaten | Traced | OakenError]:
         """Many at once, each answered at its place."""
-        replies = await self._commit.call_all(ops)
+        replies = await self._commit.call_all([op.beat if isinstance(op, Say) else op for op in ops])
         for reply in replies:
             if isinstance(reply, Job):
                 self._count(who, reply)
@@ -305,8 +314,19 @@ class Leasing(Reader):
                 self._note(who, reply.job.agent)
             elif isinstance(reply, BaseException) and not isinstance(reply, OakenError):
                 raise reply
+        said = [
+            (op, reply)
+            for op, reply in zip(ops, replies, strict=True)
+            if isinstance(op, Say) and isinstance(reply, Beaten)
+        ]
+        if self._trace is not None and said:
+            # Before the ends: what a holder says under a lease comes before its end.
+            await asyncio.gather(*(self._trace.said(who, reply.job, op.rows, self.rules) for op, reply in said))
         await self._record_ends(who, zip(ops, replies, strict=True))
-        return replies
+        return [
+            Traced(*reply, len(op.rows)) if isinstance(op, Say) and isinstance(reply, Beaten) else reply
+            for op, reply in zip(ops, replies, strict=True)
+        ]
 
     async def complete(
         self, who: Principal, lease_id: str, result: Json | None = None, usage: Usage | None = None
@@ -339,9 +359,17 @@ class Leasing(Reader):
     # The trace.
 
     async def trace(self, who: Principal, lease_id: str, rows: Sequence[TraceRow]) -> Traced:
-        """Adds rows of the holder's to the trace, where there is one; counts as a heartbeat. Raises `LeaseLost`, `TooLarge` for rows
-        over `[jobs] max_result_bytes` together, `InvalidRequest` for what is no JSON."""
-        op = self.heartbeat_op(who, lease_id)
+        """`trace_op`, carried out. Raises `LeaseLost`."""
+        [reply] = await self.finish_many(who, [self.trace_op(who, lease_id, rows)])
+        if isinstance(reply, OakenError):
+            raise reply
+        assert isinstance(reply, Traced)
+        return reply
+
+    def trace_op(self, who: Principal, lease_id: str, rows: Sequence[TraceRow]) -> Say:
+        """Adds rows of the holder's to the trace, where there is one; counts as a heartbeat. Raises `TooLarge` for rows over
+        `[jobs] max_result_bytes` together, `InvalidRequest` for what is no JSON."""
+        beat = self.heartbeat_op(who, lease_id)
         said: list[Json] = []
         if self._trace is not None:
             said = [row.model_dump(exclude_none=True) for row in rows]
@@ -352,18 +380,14 @@ class Leasing(Reader):
                 setting="[jobs] max_result_bytes",
                 error=InvalidRequest,
             )
-        beaten: Beaten = await self._commit.submit(op)
-        self._note(who, beaten.job.agent)
-        if self._trace is not None:
-            await self._trace.said(who, beaten.job, said, self.rules)
-        return Traced(beaten.job, beaten.expires_at, len(said))
+        return Say(beat, said)
 
     async def _record_leases(self, who: Principal, leases: Sequence[Leased]) -> None:
         new = [] if self._trace is None else [lease for lease in leases if not lease.replayed]
         if self._trace is not None and new:
             await self._trace.leased(who, new, self.rules)
 
-    async def _record_ends(self, who: Principal, said: Iterable[tuple[Finish | Beat, Any]]) -> None:
+    async def _record_ends(self, who: Principal, said: Iterable[tuple[Finish | Beat | Say, Any]]) -> None:
         """Whatever became of it; a refused answer is one, too."""
         if self._trace is None:
             return

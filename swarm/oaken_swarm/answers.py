@@ -264,6 +264,7 @@ class BatchResult(Shape):
     job: Job | None = None
     expires_at: Moment | None = None
     cancelling: bool | None = None
+    recorded: Count | None = None
     error: Problem | None = None
 
 

@@ -71,6 +71,43 @@ async def test_rows_that_say_nothing_or_too_much_are_refused(server: Service, ro
     problem(await http.post(f"/v1/leases/{lease['lease_id']}/trace", json={"rows": rows}), 422, "invalid_request")
 
 
+async def test_a_batch_adds_rows_each_answered_at_its_place_and_before_the_end(
+    recording: Service, tmp_path: Path
+) -> None:
+    client, lease = await leased(recording)
+    await client.enqueue("echo")
+    other = await recording.client("bob")
+    [his] = (await other.lease())["leases"]
+    mine, rows = lease["lease_id"], [{"model": "m-1", "output": "said"}, {"tool": "grep"}]
+    told = await client.batch(
+        [
+            {"op": "trace", "lease_id": mine, "rows": rows},
+            {"op": "trace", "lease_id": his["lease_id"], "rows": rows},
+            {"op": "trace", "lease_id": mine, "rows": [{"model": "m", "nothing": 1}]},
+            {"op": "trace", "lease_id": mine},
+            {"op": "trace", "lease_id": mine, "rows": [{"output": "x" * RULES.max_result_bytes}]},
+            {"op": "complete", "lease_id": mine, "result": {"done": True}},
+            {"op": "trace", "lease_id": mine, "rows": rows},
+        ]
+    )
+    results = told["results"]
+    assert [one["status"] for one in results] == [200, 409, 422, 422, 413, 200, 409]
+    assert (results[0]["recorded"], results[0]["cancelling"]) == (2, False)
+    assert results[0]["expires_at"] >= lease["expires_at"]
+    assert "ops.2.rows.0.nothing: unknown field" in results[2]["error"]["detail"]
+    assert [results[place]["error"]["code"] for place in (1, 6)] == ["lease_lost", "lease_lost"]
+    kept = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    about = [row for row in kept if row["job_id"] == lease["job"]["id"]]
+    assert [row["event"] for row in about] == ["lease", "agent", "agent", "finish"]
+    assert not [row for row in kept if row["job_id"] == his["job"]["id"] and row["event"] == "agent"]
+
+
+async def test_a_batch_without_a_trace_takes_rows_and_records_none(server: Service) -> None:
+    client, lease = await leased(server)
+    [told] = (await client.batch([{"op": "trace", "lease_id": lease["lease_id"], "rows": [{"model": "m"}]}]))["results"]
+    assert (told["status"], told["recorded"]) == (200, 0)
+
+
 async def test_handlers_of_a_worker_add_rows(recording: Service, tmp_path: Path) -> None:
     client = await recording.client("ann", "user")
     worker = Worker(recording.url, "bot", await recording.token("bot", "agent"))

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from oaken_jobs import views
 from oaken_jobs.errors import InvalidRequest, OakenError
+from oaken_jobs.leasing import Say, Traced
 from oaken_jobs.model import Job, Json
 from oaken_jobs.moves import Finish
 from oaken_jobs.requests import (
@@ -21,6 +22,7 @@ from oaken_jobs.requests import (
     ProgressRequest,
     ReleaseRequest,
     Request,
+    TraceRequest,
     read,
 )
 from oaken_jobs.store.base import Beat, Beaten
@@ -37,7 +39,7 @@ class BatchRequest(Request):
     ops: Annotated[list[Any], Field(min_length=1)]
 
 
-_OPS: dict[str, tuple[type[Request], Callable[[Call, str, Any], Finish | Beat]]] = {
+_OPS: dict[str, tuple[type[Request], Callable[[Call, str, Any], Finish | Beat | Say]]] = {
     "complete": (CompleteRequest, leases.complete_op),
     "fail": (FailRequest, leases.fail_op),
     "defer": (DeferRequest, leases.defer_op),
@@ -46,6 +48,7 @@ _OPS: dict[str, tuple[type[Request], Callable[[Call, str, Any], Finish | Beat]]]
     "cancelled": (EmptyRequest, leases.cancelled_op),
     "heartbeat": (HeartbeatRequest, leases.heartbeat_op),
     "progress": (ProgressRequest, leases.progress_op),
+    "trace": (TraceRequest, leases.trace_op),
 }
 
 
@@ -63,7 +66,7 @@ async def batch(call: Call, asked: BatchRequest) -> Answer:
     )
 
 
-def _prepare(call: Call, data: Any, where: str) -> Finish | Beat | OakenError:
+def _prepare(call: Call, data: Any, where: str) -> Finish | Beat | Say | OakenError:
     try:
         if not isinstance(data, dict):
             raise InvalidRequest(f"{where} must be a JSON object with op, lease_id and the fields of that call.")
@@ -79,17 +82,17 @@ def _prepare(call: Call, data: Any, where: str) -> Finish | Beat | OakenError:
         return refusal
 
 
-def _shown(call: Call, reply: Job | Beaten | OakenError) -> Json:
+def _shown(call: Call, reply: Job | Beaten | Traced | OakenError) -> Json:
     if isinstance(reply, OakenError):
         return {"error": problem(reply), "status": reply.status}
-    if isinstance(reply, Beaten):
-        job, expires_at = reply
-        return {
-            "job": shown(call, job),
-            "expires_at": views.iso(expires_at),
-            "cancelling": bool(job.cancelling),
+    if isinstance(reply, Beaten | Traced):
+        told: Json = {
+            "job": shown(call, reply.job),
+            "expires_at": views.iso(reply.expires_at),
+            "cancelling": bool(reply.job.cancelling),
             "status": 200,
         }
+        return {**told, "recorded": reply.recorded} if isinstance(reply, Traced) else told
     return {"job": shown(call, reply), "status": 200}
 
 

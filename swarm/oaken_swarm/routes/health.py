@@ -1,9 +1,10 @@
-"""Whether the process lives and can do its work, open to all; and figures, for any token."""
+"""Whether the process lives and can do its work, open to all; and figures, for any token that is bound to no workspace."""
 
 from __future__ import annotations
 
 import asyncio
 
+from oaken_jobs import auth
 from oaken_jobs.errors import NotFound, Unavailable
 from oaken_jobs.requests import EmptyRequest
 from oaken_swarm.call import Answer, Call, answer
@@ -29,6 +30,7 @@ async def readyz(call: Call, asked: EmptyRequest) -> Answer:
 
 
 async def metrics(call: Call, asked: EmptyRequest) -> Answer:
+    auth.require_unbound(call.who, "read the figures of this server")
     if call.metrics is None:
         raise NotFound("There are no metrics of a command; ask a server.")
     return Answer(await call.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")

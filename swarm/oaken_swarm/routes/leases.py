@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from oaken_jobs import views
 from oaken_jobs.errors import Forbidden, InvalidRequest, OakenError, Unauthenticated
+from oaken_jobs.leasing import Say
 from oaken_jobs.model import Leased, Principal, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.requests import (
@@ -139,6 +140,10 @@ def ask_op(call: Call, lease_id: str, asked: AskRequest) -> Finish:
 
 def cancelled_op(call: Call, lease_id: str, asked: EmptyRequest) -> Finish:
     return call.core.jobs.cancelled_op(call.who, lease_id)
+
+
+def trace_op(call: Call, lease_id: str, asked: TraceRequest) -> Say:
+    return call.core.jobs.trace_op(call.who, lease_id, asked.rows)
 
 
 def _usage(usage: dict[str, int | float] | None, cost_usd: float | None, produced_by: str | None) -> Usage | None:
