@@ -17,6 +17,7 @@ import httpx2
 from oaken_app import vault
 from oaken_app.compose import core_of
 from oaken_jobs import config, files, plugins
+from oaken_jobs.config import Settings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import NotFound, Unauthenticated
 from oaken_jobs.model import Actor, Principal
@@ -25,6 +26,17 @@ from oaken_swarm.client import DEFAULT_TRIES, Client
 from oaken_swarm.connection import base_url
 
 T = TypeVar("T")
+
+
+def token_for(settings: Settings, url: str) -> str:
+    """The token for a server elsewhere. Raises `Unauthenticated` where there is none; may wait for the keyring."""
+    token = settings.token or vault.of_server(url).find()
+    if token is None:
+        raise Unauthenticated(
+            f"There is no token for {url}: `oaken login {url}` keeps one, or set OAKEN_TOKEN. "
+            "`oaken token create NAME --role agent` makes one on the server's side."
+        )
+    return token
 
 
 def local_principal() -> Principal:
@@ -59,12 +71,7 @@ async def connected(data_dir: Path | None, *, stays: bool = False) -> AsyncGener
     tries = 1 if stays else DEFAULT_TRIES
     if settings.url is not None and data_dir is None:
         url = base_url(settings.url)
-        token = settings.token or await asyncio.to_thread(vault.of_server(url).find)
-        if token is None:
-            raise Unauthenticated(
-                f"OAKEN_URL is set ({url}), but there is no token for it: `oaken login {url}` keeps one, or set OAKEN_TOKEN. "
-                "`oaken token create NAME --role agent` makes one."
-            )
+        token = await asyncio.to_thread(token_for, settings, url)
         async with Client(url, token, tries=tries) as client:
             yield client
         return

@@ -29,6 +29,10 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
         list[str] | None,
         typer.Option(help="viewer, user or agent; may be given several times. Default: user and agent."),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Serve the jobs of a server elsewhere, with the token of `oaken login URL` or OAKEN_TOKEN."),
+    ] = None,
     instance: Annotated[
         str | None,
         typer.Option(
@@ -43,12 +47,36 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
     # Here, not above: it takes stdin and stdout before it imports the rest.
     from oaken_mcp import serve_stdio
 
+    if url is not None:
+        _remote(url, *(given for given in (data_dir, actor, role, instance) if given))
+        return
+
     def trace(settings: Settings, clock: Clock) -> Trace:
         from oaken_app.compose import trace_of
 
         return trace_of(settings, clock)
 
     serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance, trace=trace)
+
+
+def _remote(url: str, *others: object) -> None:
+    from oaken_jobs.errors import InvalidRequest
+    from oaken_mcp import serve_remote
+    from oaken_swarm.connection import base_url
+
+    if others:
+        raise InvalidRequest(
+            "--url goes with none of --data-dir, --actor, --role and --instance: the token says who calls and what that may do."
+        )
+    address = base_url(url)
+
+    def token() -> str:
+        from oaken_app.backend import token_for
+        from oaken_jobs import config
+
+        return token_for(config.load(), address)
+
+    serve_remote(address, token)
 
 
 @mcp.command("install")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oaken_jobs.config import Settings
     from oaken_jobs.tracing import Trace
 
-__all__ = ["serve_stdio"]
+__all__ = ["serve_remote", "serve_stdio"]
 
 
 def serve_stdio(
@@ -40,3 +40,15 @@ def serve_stdio(
     from oaken_mcp import stdio
 
     stdio.run(taken, data_dir, actor=actor, roles=roles, instance=instance, trace=trace)
+
+
+def serve_remote(url: str, find_token: Callable[[], str]) -> None:
+    """Serves MCP on this process's stdin and stdout until stdin ends, by handing each message to the server at `url` with a token of
+    its. Raises what `find_token` raises. The process's own stdin and stdout are gone afterwards."""
+    from oaken_mcp import wire
+
+    taken = wire.claim()
+
+    from oaken_mcp import remote
+
+    remote.run(taken, url, find_token())

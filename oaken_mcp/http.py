@@ -7,9 +7,11 @@ the first request, since most servers never get one.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import MethodNotAllowed, NotFound, Unavailable
@@ -37,7 +39,8 @@ class Endpoint:
         if scope["method"] != "POST":
             # A stream of the server's own, or a session to end: there is neither.
             raise MethodNotAllowed("MCP messages are sent with POST; there are no sessions here.", allow=["POST"])
-        await (await self._begun()).handle_request(scope, receive, send)
+        manager = await self._begun()
+        await _unless_gone(receive, lambda heard: manager.handle_request(scope, heard, send))
 
     async def stop(self) -> None:
         """Cancels what is under way. Idempotent."""
@@ -65,10 +68,43 @@ class Endpoint:
             await self._stopping.wait()
 
 
+async def _unless_gone(receive: Receive, handle: Callable[[Receive], Coroutine[Any, Any, None]]) -> None:
+    """Handles a request, and cancels that when its client goes away: nobody would hear what was leased. The SDK does not for answers
+    in JSON."""
+    read, gone = asyncio.Event(), asyncio.Event()
+
+    async def heard() -> Message:
+        if read.is_set():
+            await gone.wait()
+            return {"type": "http.disconnect"}
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            read.set()
+        return message
+
+    async def listen() -> None:
+        await read.wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    handling, listening = asyncio.ensure_future(handle(heard)), asyncio.ensure_future(listen())
+    try:
+        await asyncio.wait((handling, listening), return_when=asyncio.FIRST_COMPLETED)
+        if handling.done():
+            handling.result()
+    finally:
+        listening.cancel()
+        handling.cancel()
+        await asyncio.wait((handling,))
+
+
 def _manager(core: Core) -> StreamableHTTPSessionManager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from oaken_mcp import server
+
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of every request
 
     def who(ctx: Any) -> Principal:
         principal: Principal = ctx.request.scope[WHO]

@@ -1,0 +1,139 @@
+"""MCP on stdin and stdout for a server elsewhere: each message goes to its `/mcp`, and the answer comes back.
+
+Nothing is kept here. What the protocol wants said in headers over HTTP is read from the messages themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import httpx2
+import mcp_types as types
+import orjson
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+)
+
+from oaken_mcp.http import PATH
+from oaken_mcp.stdio import DRAIN_SECONDS, Unreadable, parse
+from oaken_mcp.wire import Wire, Writer, lines
+
+ANSWER_SECONDS = 60.0
+"""How long one call may take; the tools answer within 20."""
+_VERSION = "io.modelcontextprotocol/protocolVersion"
+
+Message = types.JSONRPCRequest | types.JSONRPCNotification
+
+
+def run(wire: Wire, url: str, token: str) -> None:
+    """Serves until the client closes stdin."""
+    asyncio.run(_run(wire, url, token))
+
+
+async def _run(wire: Wire, url: str, token: str) -> None:
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+    async with httpx2.AsyncClient(headers=headers, timeout=ANSWER_SECONDS) as http:
+        await Relay(wire, http, url).run()
+
+
+class Relay:
+    """One client's messages on their way to one server."""
+
+    def __init__(self, wire: Wire, http: httpx2.AsyncClient, url: str) -> None:
+        self._wire = wire
+        self._http = http
+        self._url = url
+        self._writer = Writer(wire.writing)
+        self._version: str | None = None
+        """As agreed upon by `initialize`; later messages of that era do not say it themselves."""
+        self._open: dict[object, asyncio.Task[None]] = {}
+        """Calls under way, by the ids of their requests."""
+
+    async def run(self) -> None:
+        """Returns when the client has closed stdin, or goes away."""
+        async for line in lines(self._wire.reading):
+            try:
+                message = parse(line)
+            except Unreadable as refusal:
+                await self._answer(refusal.reply.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                continue
+            if isinstance(message, types.JSONRPCRequest):
+                call = asyncio.create_task(self._call(message))
+                self._open[message.id] = call
+                call.add_done_callback(lambda _, asked=message.id: self._open.pop(asked, None))
+            elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+                self._cancel((message.params or {}).get("requestId"))
+            # A server without sessions has no use for other notifications.
+        if self._open:
+            await asyncio.wait([*self._open.values()], timeout=DRAIN_SECONDS)
+        for call in [*self._open.values()]:
+            call.cancel()
+
+    def _cancel(self, request_id: object) -> None:
+        call = self._open.get(request_id)
+        if call is not None:
+            call.cancel()  # the server hears of it by the end of the connection
+
+    async def _call(self, request: types.JSONRPCRequest) -> None:
+        try:
+            body = request.model_dump_json(by_alias=True, exclude_unset=True)
+            response = await self._http.post(f"{self._url}{PATH}", content=body, headers=self._headers(request))
+            answer = _read(response, request.id)
+        except httpx2.HTTPError as error:
+            answer = _refusal(
+                request.id,
+                f"{self._url} does not answer ({type(error).__name__}). The outcome of the call is unknown: look with status or "
+                "list_jobs, then call again.",
+            )
+        if request.method == "initialize":
+            self._version = cast("dict[str, Any]", answer.get("result") or {}).get("protocolVersion")
+        await self._answer(orjson.dumps(answer))
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        params: dict[str, Any] = message.params or {}
+        meta: dict[str, Any] = params.get("_meta") or {}
+        version = meta.get(_VERSION)
+        if not isinstance(version, str):
+            return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else {}
+        headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: message.method}
+        name = params.get(NAME_BEARING_METHODS.get(message.method, ""))
+        if isinstance(name, str):
+            headers[MCP_NAME_HEADER] = name
+        return {name: encode_header_value(value) for name, value in headers.items()}
+
+    async def _answer(self, line: bytes) -> None:
+        try:
+            await self._writer.line(line)
+        except OSError:
+            for call in [*self._open.values()]:  # the client has gone
+                call.cancel()
+
+
+def _read(response: httpx2.Response, request_id: int | str) -> dict[str, Any]:
+    """The answer in a response; a refusal of the server itself, a token that is not good for instance, as an error."""
+    try:
+        found: Any = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        found = None
+    if isinstance(found, dict):
+        answer = cast("dict[str, Any]", found)
+        if answer.get("jsonrpc") == "2.0":
+            return answer
+        if isinstance(answer.get("detail"), str):
+            return _refusal(request_id, answer["detail"])
+    return _refusal(
+        request_id, f"The server answered {response.status_code}, and not as Oaken does. Is its address right?"
+    )
+
+
+def _refusal(request_id: int | str, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": types.INTERNAL_ERROR, "message": text}}

@@ -1,0 +1,155 @@
+"""`oaken mcp --url`: a client that speaks stdio works on a server elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from oaken_jobs.core import Core
+from oaken_mcp.http import Endpoint
+from tests.mcp.door import Caller
+from tests.service import Service, eventually, serve
+
+OAKEN = str(Path(sys.executable).parent / "oaken")
+
+
+@pytest.fixture
+async def service(core: Core) -> AsyncIterator[Service]:
+    endpoint = Endpoint(core)
+    service = await serve(core, mounts={"mcp": endpoint})
+    yield service
+    await endpoint.stop()
+    await service.close()
+
+
+def environ(token: str) -> dict[str, str]:
+    return {**os.environ, "OAKEN_TOKEN": token}
+
+
+@asynccontextmanager
+async def connected(service: Service, name: str, era: str = "auto") -> AsyncIterator[Caller]:
+    token = await service.token(name, "user", "agent")
+    entry = StdioServerParameters(command=OAKEN, args=["mcp", "--url", service.url], env=environ(token))
+    async with Client(entry, mode=era) as client:  # type: ignore[arg-type]
+        yield Caller(client)
+
+
+@asynccontextmanager
+async def spoken(service: Service, token: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        OAKEN, "mcp", "--url", service.url, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ(token)
+    )
+    yield process
+    assert process.stdin is not None
+    process.stdin.close()
+    await asyncio.wait_for(process.wait(), 10)
+
+
+async def say(process: asyncio.subprocess.Process, method: str, params: dict[str, Any], request_id: int) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+    assert answer["id"] == request_id
+    return answer
+
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "editor", "version": "1"}}
+MODERN = {
+    "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "editor", "version": "1"},
+    }
+}
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_job_is_done_from_afar(service: Service, era: str) -> None:
+    async with connected(service, "bot", era) as bot:
+        job_id = (await bot("enqueue", kind="shout", payload={"text": "hello"}))["job"]["id"]
+        (lease,) = (await bot("lease", kinds=["shout"]))["leases"]
+        await bot("complete", lease_id=lease["lease_id"], result={"text": "HELLO"})
+        assert (await bot("status", job_id=job_id))["job"]["state"] == "succeeded"
+    assert (await service.core.store.jobs([job_id]))[0].actor_id == "bot"
+
+
+async def test_a_client_may_ask_what_there_is_and_then_initialize(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "user")) as process:
+        found = await say(process, "server/discover", MODERN, 1)
+        assert "2026-07-28" in found["result"]["supportedVersions"]
+        assert (await say(process, "initialize", INITIALIZE, 2))["result"]["protocolVersion"] == "2025-11-25"
+        assert {tool["name"] for tool in (await say(process, "tools/list", {}, 3))["result"]["tools"]} >= {"enqueue"}
+
+
+async def test_a_token_that_is_not_good_is_told_with_the_servers_words(service: Service) -> None:
+    async with spoken(service, "oaken_wrong") as process:
+        assert "token is not known" in (await say(process, "initialize", INITIALIZE, 1))["error"]["message"]
+
+
+async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "user")) as process:
+        await say(process, "initialize", INITIALIZE, 1)
+        port = service.port
+        await service.server.stop()
+        call = {"name": "enqueue", "arguments": {"kind": "echo"}}
+        assert "does not answer" in (await say(process, "tools/call", call, 2))["error"]["message"]
+        endpoint = Endpoint(service.core)
+        again = await serve(service.core, port=port, mounts={"mcp": endpoint})
+        assert (await say(process, "tools/call", call, 3))["result"]["structuredContent"]["created"] is True
+        await endpoint.stop()
+        await again.close()
+
+
+async def test_a_call_that_is_cancelled_is_given_up_on_the_server(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "agent")) as process:
+        await say(process, "initialize", INITIALIZE, 1)
+        assert process.stdin is not None
+        call = {"name": "lease", "arguments": {"wait_seconds": 15}}
+        lease = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+        process.stdin.write(json.dumps(lease).encode() + b"\n")
+
+        async def waits() -> bool:
+            return service.core.dispatch.waiting == 1
+
+        await eventually(waits)
+        gone = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+        process.stdin.write(json.dumps(gone).encode() + b"\n")
+
+        async def waits_no_more() -> bool:
+            return service.core.dispatch.waiting == 0
+
+        await eventually(waits_no_more)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--url", "http://127.0.0.1:9"], "no token"),
+        (["--url", "nonsense"], "nonsense"),
+        (["--url", "http://127.0.0.1:9", "--role", "agent"], "--role"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path, arguments: list[str], told: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
+    done = subprocess.run(
+        [OAKEN, "mcp", *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=30,
+        env={**clean, "HOME": str(tmp_path), "OAKEN_DATA_DIR": str(tmp_path / "data")},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert told in done.stderr
