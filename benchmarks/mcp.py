@@ -1,0 +1,168 @@
+"""Tool calls over MCP's streamable HTTP beside a trivial tool of the SDK's own: calls a second at 16 connections.
+
+    python -m benchmarks.mcp [--seconds 3] [--rounds 3]
+
+The bound is the SDK's server with a tool that answers its argument, with the same uvicorn settings, without sessions, answering in JSON. Wanted:
+`enqueue`, authenticated, checked and durable, at 0.6 of it. The client is another process that sends the same bytes again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import orjson
+import uvicorn
+import uvloop
+from mcp.server.lowlevel import Server as McpServer
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Receive, Scope, Send
+
+from benchmarks.store import PAYLOAD
+from oaken_jobs.config import ServerSettings
+from oaken_jobs.core import Core, calm_collector
+from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Actor
+from oaken_mcp.http import Endpoint
+from oaken_swarm.app import App
+from oaken_swarm.server import Server
+
+CONNECTIONS = 16
+WANTED = 0.6
+
+
+def _message(tool: str, arguments: dict[str, Any]) -> bytes:
+    params = {"name": tool, "arguments": arguments}
+    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+
+
+BODIES = {
+    "echo": _message("echo", {"text": "hello"}),
+    "enqueue": _message("enqueue", {"kind": "bench", "payload": PAYLOAD}),
+}
+
+
+async def _client(port: int, token: str, body: bytes, seconds: float) -> int:
+    """How many calls were answered well."""
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    until = time.perf_counter() + seconds
+
+    async def connection() -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        done = 0
+        while time.perf_counter() < until:
+            writer.write(head + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+            told = await reader.readexactly(length)
+            assert b'"isError":true' not in told and b'"result"' in told, told[:300]
+            done += 1
+        writer.close()
+        return done
+
+    return sum(await asyncio.gather(*(connection() for _ in range(CONNECTIONS))))
+
+
+async def _load(port: int, token: str, body: str, seconds: float) -> float:
+    """Calls a second from another process."""
+    arguments = [sys.executable, "-m", "benchmarks.mcp", "--client", str(port), body, "--seconds", str(seconds)]
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdout=subprocess.PIPE, env={**os.environ, "BENCH_TOKEN": token}
+    )
+    out, _ = await process.communicate()
+    return int(out) / seconds
+
+
+@asynccontextmanager
+async def _serving(app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> AsyncIterator[int]:
+    """A plain uvicorn on a free port."""
+    config = uvicorn.Config(
+        app,
+        port=0,
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+    )
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    ticks = asyncio.create_task(server.main_loop())
+    yield server.servers[0].sockets[0].getsockname()[1]
+    ticks.cancel()
+    await server.shutdown()
+
+
+async def _echo(seconds: float) -> float:
+    async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        text = str((params.arguments or {})["text"])
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
+
+    manager = StreamableHTTPSessionManager(
+        McpServer("echo", on_call_tool=call_tool), json_response=True, stateless=True
+    )
+    async with manager.run(), _serving(manager.handle_request) as port:
+        return await _load(port, "none", "echo", seconds)
+
+
+async def _oaken(folder: Path, seconds: float) -> float:
+    core = Core.on_folder(folder, Rules(), "serve")
+    await core.open()
+    await core.start_duties()
+    _, token = await core.tokens.create(Actor("user", "bench", "cli"), "bench", ["user"])
+    endpoint = Endpoint(core)
+    server = Server(App(core, ServerSettings(port=0), {"mcp": endpoint}), "127.0.0.1", 0)
+    await server.start()
+    rate = await _load(int(server.address.rsplit(":", 1)[1]), token, "enqueue", seconds)
+    await endpoint.stop()
+    await server.stop()
+    await core.close()
+    return rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often; the median is shown (default 3)")
+    parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.client:
+        port, body = options.client
+        print(uvloop.run(_client(int(port), os.environ["BENCH_TOKEN"], BODIES[body], options.seconds)))
+        return
+    calm_collector()
+    echoes: list[float] = []
+    enqueues: list[float] = []
+    for _ in range(options.rounds):  # in turns, so that a slow moment of the machine hits both
+        echoes.append(uvloop.run(_echo(options.seconds)))
+        folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
+        try:
+            enqueues.append(uvloop.run(_oaken(folder, options.seconds)))
+        finally:
+            shutil.rmtree(folder)
+    bound, rate = statistics.median(echoes), statistics.median(enqueues)
+    print(f"{'':24}{'calls/s':>10}{'of its bound':>14}{'wanted':>8}")
+    print(f"{'echo of the SDK':24}{bound:>10.0f}{1.0:>14.2f}{'':>8}")
+    print(f"{'enqueue':24}{rate:>10.0f}{rate / bound:>14.2f}{WANTED:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()
