@@ -99,7 +99,9 @@ Priority = Annotated[
     BeforeValidator(_priority, json_schema_input_type=PriorityNumber | Literal["user", "ingest", "backfill"]),
 ]
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-Amount = Annotated[int | float, PlainValidator(_amount)]
+Amount = Annotated[
+    int | float, PlainValidator(_amount, json_schema_input_type=Annotated[float, Field(ge=0, le=MAX_AMOUNT)])
+]
 Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=64)], Amount], Field(max_length=32)]
 ScheduleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,63})?$")]

@@ -21,7 +21,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
-from oaken_swarm.body import AT_ONCE, Many, Size, read_json
+from oaken_swarm.body import AT_ONCE, Many, Size, is_text, read_json, read_text
 from oaken_swarm.call import Answer, Call, ClientGone, Stream, kept_answer, replayed
 from oaken_swarm.callers import Callers, address_of
 from oaken_swarm.guard import Guard
@@ -93,6 +93,8 @@ class App:
             self._metrics = Metrics(core, lambda: self._streams.open)
         self._stopping = False
         self._sizes = _sizes(core)
+        # As JSON a text only gets longer.
+        self._text_size = self._sizes["payload"]._replace(limit=core.jobs.rules.max_payload_bytes)
         self._many = {
             route.path: Many(self._sizes[route.many_size], route.begins_many) for route in ROUTES if route.many_size
         }
@@ -197,14 +199,32 @@ class App:
         if not route.has_body:
             data, asked = query, read(route.takes, query)
         else:
-            if query:
-                raise InvalidRequest(f"{route.method} {route.path} takes no query; put the fields into the body.")
-            size, many = self._sizes[route.size], self._many.get(route.path)
-            data = await read_json(receive, size, many, headers.content_type, headers.content_encoding, self._threads)
+            data = await self._body(route, query, headers, receive)
             asked = read(route.model_for(data), data)
         if call.idempotency_key is None or route.repeats == "key":
             return await route.handler(call, asked)
         return await self._once(call, route, call.idempotency_key, path, asked, data)
+
+    async def _body(self, route: Route, query: dict[str, Any], headers: _Headers, receive: Receive) -> Any:
+        """The fields of a call, from a body of JSON, or from one that is a text and the query."""
+        if route.text is not None and is_text(headers.content_type):
+            text = await read_text(receive, self._text_size, headers.content_encoding)
+            if route.text in query:
+                raise InvalidRequest(f"{route.text}: is the body itself; leave it out of the query.")
+            return {**query, route.text: text}
+        size, many = self._sizes[route.size], self._many.get(route.path)
+        data = await read_json(
+            receive,
+            size,
+            many,
+            headers.content_type,
+            headers.content_encoding,
+            self._threads,
+            texts=route.text is not None,
+        )
+        if query:
+            raise InvalidRequest(f"{route.method} {route.path} takes no query with JSON; put the fields into the body.")
+        return data
 
     async def _once(self, call: Call, route: Route, key: str, path: str, asked: Request, data: Any) -> Answer | Stream:
         """The answer of a call under a key, or its first answer again."""

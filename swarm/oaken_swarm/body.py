@@ -1,4 +1,4 @@
-"""Reads a body: JSON of a bounded size, never more of it in memory than is allowed, and never at the cost of other calls."""
+"""Reads a body: JSON or a text, of a bounded size, never more of it in memory than is allowed, and never at the cost of other calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive
 
 from oaken_jobs import jsontext
-from oaken_jobs.errors import TooLarge, UnsupportedMediaType
+from oaken_jobs.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from oaken_jobs.redaction import clean
 from oaken_swarm.call import ClientGone
 
@@ -24,6 +24,8 @@ AT_ONCE = 2
 _BEGIN = 200
 
 _JSON = re.compile(rb'application/json(\s*;\s*charset\s*=\s*"?utf-8"?)?\s*;?', re.IGNORECASE)
+_TEXT = re.compile(rb'text/(plain|markdown)(\s*;\s*charset\s*=\s*"?utf-8"?)?\s*;?', re.IGNORECASE)
+TEXT_TYPES = ("text/plain", "text/markdown")
 
 
 class Size(NamedTuple):
@@ -50,23 +52,54 @@ async def read_json(
     media_type: bytes | None,
     encoding: bytes | None,
     threads: asyncio.Semaphore,
+    *,
+    texts: bool,
 ) -> Any:
     """The JSON value of the body; an empty object where there is no body. Large ones are read in one of the `threads`.
 
-    Raises `TooLarge`, `UnsupportedMediaType` (a body needs the type `application/json`) and `BadJson`.
+    Raises `TooLarge`, `UnsupportedMediaType` (a body needs the type `application/json`; with `texts` the caller takes others, too, which
+    the message names) and `BadJson`.
     """
     raw, size = await _read(receive, size, many)
     if not raw:
         return {}
     if media_type != b"application/json" and (media_type is None or not _JSON.fullmatch(media_type.strip())):
         sent = repr(clean(media_type.decode("latin-1"), 80)) if media_type is not None else "none"
-        raise UnsupportedMediaType(f"A body must be sent with `Content-Type: application/json`, in UTF-8; got {sent}.")
-    if encoding is not None and encoding.strip().lower() not in (b"identity", b""):
-        raise UnsupportedMediaType("A body must be sent as it is: compressed ones (Content-Encoding) are not read.")
+        also = f" (or, the text alone, {' or '.join(TEXT_TYPES)})" if texts else ""
+        raise UnsupportedMediaType(
+            f"A body must be sent with `Content-Type: application/json`{also}, in UTF-8; got {sent}."
+        )
+    _refuse_encoded(encoding)
     if len(raw) <= THREAD_BYTES:
         return jsontext.parse(raw)
     async with threads:
         return await asyncio.to_thread(_parse, raw, size)
+
+
+def is_text(media_type: bytes | None) -> bool:
+    """Whether a body of this type is a text, in UTF-8, that `read_text` takes."""
+    return media_type is not None and _TEXT.fullmatch(media_type.strip()) is not None
+
+
+async def read_text(receive: Receive, size: Size, encoding: bytes | None) -> str:
+    """The body as a text. Raises `TooLarge`, `UnsupportedMediaType` for a compressed one, and `InvalidRequest` for one that is empty, is
+    not UTF-8 or holds a NUL, with the place."""
+    raw, _ = await _read(receive, size, None)
+    _refuse_encoded(encoding)
+    if not raw:
+        raise InvalidRequest("The body is empty; send the text itself.")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The text is not UTF-8: byte {error.start} cannot be read. Convert it first.") from None
+    if (at := raw.find(b"\0")) >= 0:
+        raise InvalidRequest(f"The text holds a NUL at byte {at}. It is no plain text; convert it first.")
+    return text
+
+
+def _refuse_encoded(encoding: bytes | None) -> None:
+    if encoding is not None and encoding.strip().lower() not in (b"identity", b""):
+        raise UnsupportedMediaType("A body must be sent as it is: compressed ones (Content-Encoding) are not read.")
 
 
 def _parse(raw: bytes, size: Size) -> Any:

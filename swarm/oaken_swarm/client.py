@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote
@@ -14,7 +16,7 @@ import httpx2
 
 from oaken_jobs import telemetry
 from oaken_jobs.clock import Clock, SystemClock
-from oaken_swarm.connection import DEFAULT_URL, Connection, Json, param
+from oaken_swarm.connection import DEFAULT_URL, Connection, Json, Text, param
 from oaken_swarm.following import Event, Resync, events, rows
 
 DEFAULT_TRIES = 4
@@ -260,6 +262,22 @@ class Client:
         body = _given(text=text, title=title, source=source, workspace=workspace)
         return await self._added("/intake", body)
 
+    async def upload(
+        self,
+        path: str | Path,
+        title: str | None = None,
+        source: str | None = None,
+        *,
+        workspace: str | None = None,
+    ) -> Json:
+        """`intake` of a file of text in UTF-8: `{"job", "created"}`. Its `source` is the path as given, unless you say otherwise. Raises
+        `OSError` for a file that cannot be read, `InvalidRequest` for one that is no text."""
+        file = Path(path)
+        media_type = "text/markdown" if file.suffix.lower() in (".md", ".markdown") else "text/plain"
+        text = Text(await asyncio.to_thread(file.read_bytes), media_type)
+        query = {"title": title, "source": str(path) if source is None else source, "workspace": workspace}
+        return await self._added("/intake", text, query)
+
     # Leases
 
     async def lease(
@@ -483,10 +501,11 @@ class Client:
     async def _get(self, path: str, query: Mapping[str, Any] | None = None, *, waits: float = 0) -> Json:
         return await self._call("GET", path, query=query, waits=waits)
 
-    async def _added(self, path: str, body: Json) -> Json:
+    async def _added(self, path: str, body: Json | Text, query: Mapping[str, Any] | None = None) -> Json:
         """A call that adds jobs, which belong to the trace that the caller is in."""
         span = telemetry.current()
-        return await self._call("POST", path, body, keyed=True, headers={} if span is None else {"traceparent": span})
+        headers = {} if span is None else {"traceparent": span}
+        return await self._call("POST", path, body, query=query, keyed=True, headers=headers)
 
     async def _on_lease(self, lease_id: str, verb: str, body: Json, *, keyed: bool = False) -> Json:
         return await self._call("POST", f"/leases/{_part(lease_id)}/{verb}", body, keyed=keyed)
@@ -495,7 +514,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Json | None = None,
+        body: Json | Text | None = None,
         *,
         query: Mapping[str, Any] | None = None,
         waits: float = 0,

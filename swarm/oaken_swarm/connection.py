@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -66,6 +66,13 @@ _BY_STATUS: dict[int, type[OakenError]] = {
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
+class Text(NamedTuple):
+    """A body that is no JSON: a text in UTF-8."""
+
+    content: bytes
+    media_type: str
+
+
 class Connection:
     """The way to the server at `url`. Connections are opened as calls need them, and kept between calls.
 
@@ -103,7 +110,7 @@ class Connection:
         self,
         method: str,
         path: str,
-        body: Json | None = None,
+        body: Json | Text | None = None,
         *,
         query: Mapping[str, Any] | None = None,
         waits: float = 0,
@@ -115,10 +122,15 @@ class Connection:
         The call is repeated where the connection is lost, where the server is away or busy, and where it says to come again.
         `keyed` is for a call whose repeat would not be harmless: it carries an idempotency key, so that it is carried out once.
         """
-        content = None if body is None else jsontext.dump(body, what="request", error=BadJson).encode()
         sent = dict(headers or {})
-        if content is not None:
-            sent["Content-Type"] = "application/json"
+        content: bytes | None = None
+        if isinstance(body, Text):
+            content, sent["Content-Type"] = body
+        elif body is not None:
+            content, sent["Content-Type"] = (
+                jsontext.dump(body, what="request", error=BadJson).encode(),
+                "application/json",
+            )
         if keyed and self.tries > 1:
             sent["Idempotency-Key"] = secrets.token_hex(12)
         params = _params(query)

@@ -17,6 +17,7 @@ from oaken_jobs import __version__
 from oaken_jobs.model import Json
 from oaken_jobs.requests import MAX_ID
 from oaken_swarm import answers
+from oaken_swarm.body import TEXT_TYPES
 from oaken_swarm.paths import Route
 
 VERSION: Final = "3.1.0"
@@ -29,7 +30,7 @@ _ERRORS = {
     408: "The request did not arrive in time (`timeout`).",
     409: "It does not fit how things stand (`conflict`, `lease_lost`, `idempotency_conflict`).",
     413: "It is larger than allowed (`too_large`).",
-    415: "The body is of another type than JSON (`unsupported_media_type`).",
+    415: "The body is of a type that is not taken here (`unsupported_media_type`).",
     421: "The server does not answer for that host (`misdirected`).",
     422: "A field is wrong; the message names it (`invalid_request`, `payload_invalid`, `result_invalid`).",
     429: "Too many calls; come again after `Retry-After` (`rate_limited`).",
@@ -162,7 +163,13 @@ def _operation(route: Route, refs: _Refs, schemas: Json) -> Json:
         if (example := _EXAMPLES.get((route.method, route.path))) is not None:
             content["example"] = example
         required = bool(schemas[_ref(bodies[0])].get("required"))
-        said["requestBody"] = {"required": required, "content": {"application/json": content}}
+        contents: Json = {"application/json": content}
+        if route.text is not None:
+            alone = {"schema": {"type": "string", "minLength": 1}}
+            if example is not None:
+                alone["example"] = example[route.text]
+            contents |= dict.fromkeys(TEXT_TYPES, alone)
+        said["requestBody"] = {"required": required, "content": contents}
     return said
 
 
@@ -178,15 +185,20 @@ def _ref(schema: Json) -> str:
 def _parameters(route: Route, refs: _Refs, schemas: Json) -> Iterable[Json]:
     for name in re.findall(r"\{(\w+)\}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]}
-    if not route.has_body:
+    if not route.has_body or route.text is not None:
         model = schemas[_ref(refs[(route.takes.__name__, "validation")])]
         for name, schema in model.get("properties", {}).items():
-            yield {
+            if name == route.text:
+                continue
+            said: Json = {
                 "name": name,
                 "in": "query",
                 "required": name in model.get("required", ()),
                 "schema": _without_null(schema),
             }
+            if route.text is not None:
+                said["description"] = "Beside a body that is a text; with JSON the fields are in the body."
+            yield said
     if route.writes:
         yield _KEY
     if route.streams:
@@ -277,8 +289,11 @@ def _entry(method: str, path: str, said: Json, described: Json) -> str:
         f"<td>{html.escape(_brief(one['schema'], described))}</td></tr>"
         for one in said["parameters"]
     )
-    body = said.get("requestBody", {}).get("content", {}).get("application/json")
-    shown = f"<p>Body</p><pre>{html.escape(_outline(body['schema'], described))}</pre>" if body else ""
+    bodies: Json = said.get("requestBody", {}).get("content", {})
+    shown = "".join(
+        f"<p>Body, <code>{media_type}</code></p><pre>{html.escape(_outline(body['schema'], described))}</pre>"
+        for media_type, body in bodies.items()
+    )
     needs = f"<p>Needs a role that may <code>{html.escape(said['x-needs'])}</code>.</p>" if "x-needs" in said else ""
     answers = "".join(
         f"<tr><td>{status}</td><td>{html.escape(told['description'])}</td></tr>"
@@ -309,6 +324,8 @@ def _brief(schema: Json, described: Json) -> str:
 
 def _outline(schema: Json, described: Json) -> str:
     """The fields of a body, a line each."""
+    if schema.get("type") == "string":
+        return "the text itself"
     if "anyOf" in schema:
         return "\n\nor\n\n".join(_outline(one, described) for one in schema["anyOf"])
     model = described["components"]["schemas"][_ref(schema)]

@@ -23,7 +23,8 @@ class Route:
 
     `takes` is the model of the query for GET and DELETE, of the body otherwise. `many` is the body for several at once; it has
     one field, by which it is told apart; `many_size` is its size where it differs. `needs` is the action, a key of `auth.MAY`, without
-    which nothing of a body is read. An `open` route needs no token.
+    which nothing of a body is read. An `open` route needs no token. `text` is the field that may also be the whole body, as a text; the
+    other fields are then in the query.
 
     `repeats` says what becomes of an Idempotency-Key: `key` where the handler remembers it in its own transaction; otherwise the answer
     is kept, and of a call of which it is not known how it ended `itself` says that it may be made again. The answer of a `secret` route is
@@ -41,6 +42,7 @@ class Route:
     size: BodySize = "small"
     many_size: BodySize | None = None
     needs: str | None = None
+    text: str | None = None
     repeats: Literal["key", "itself"] | None = None
     secret: bool = False
     open: bool = False

@@ -115,6 +115,7 @@ class SyncClient:
     audit = _blocking(Client.audit)
     logs = _blocking(Client.logs)
     intake = _blocking(Client.intake)
+    upload = _blocking(Client.upload)
     lease = _blocking(Client.lease)
     resume = _blocking(Client.resume)
     heartbeat = _blocking(Client.heartbeat)

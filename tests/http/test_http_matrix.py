@@ -54,9 +54,9 @@ class Rule(NamedTuple):
     body: dict[str, Any] | None = None
     query: dict[str, Any] | None = None
     status: int = 200
-    agents: Literal["refused", "concerned", "answers"] | None = None
+    agents: Literal["concerned", "answers"] | None = None
     """What an agent that reads no jobs is told of one: `concerned`, of its own jobs all, of others as if they were not there; `answers`,
-    the latter alone; `refused`, 403 although its role may: it says for itself what more it needs."""
+    the latter alone."""
     limited: bool = False
     """Whether the token's queues and kinds bound it: 403, with what is allowed."""
     audited: bool = False

@@ -47,6 +47,7 @@ CALLS: dict[str, list[Callable[[Client], Any]]] = {
     "audit": [lambda c: c.audit()],
     "logs": [lambda c: c.logs()],
     "intake": [lambda c: c.intake("text")],
+    "upload": [lambda c: c.upload(__file__)],
     "lease": [lambda c: c.lease()],
     "resume": [lambda c: c.resume(agent="a/b")],
     "heartbeat": [lambda c: c.heartbeat("1-1-x")],

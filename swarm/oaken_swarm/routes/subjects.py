@@ -80,6 +80,7 @@ ROUTES = (
         IntakeRequest,
         size="payload",
         needs="enqueue",
+        text="text",
         repeats="key",
         says="Take in a text",
         gives="Enqueued",
