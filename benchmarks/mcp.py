@@ -2,8 +2,9 @@
 
     python -m benchmarks.mcp [--seconds 3] [--rounds 3]
 
-The bound is the SDK's server with a tool that answers its argument, with the same uvicorn settings, without sessions, answering in
-JSON. Wanted: `enqueue`, authenticated, checked and durable, at 0.6 of it. The client is another process that sends the same bytes again and again.
+The bound is the SDK's server with a tool that answers its argument, with the same uvicorn settings, without sessions, answering in JSON.
+Wanted: `enqueue`, authenticated, checked and durable, at 0.6 of it. The client is another process that sends the same bytes again and
+again.
 """
 
 from __future__ import annotations
