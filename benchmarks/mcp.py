@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ async def _load(port: int, token: str, body: str, seconds: float) -> float:
 
 
 @asynccontextmanager
-async def _serving(app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> AsyncIterator[int]:
+async def _serving(app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> AsyncGenerator[int]:
     """A plain uvicorn on a free port."""
     config = uvicorn.Config(
         app,
