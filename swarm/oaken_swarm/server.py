@@ -35,6 +35,10 @@ HEAD_SECONDS = 10.0
 """How long a head may take, from the connection or its own first byte on."""
 BODY_SECONDS = 30.0
 """How long a body may stand still."""
+UNREAD_SECONDS = 60.0
+"""How long an answer or stream may lie here without its client reading any of it."""
+UNREAD_AT_STOP_SECONDS = 2.0
+"""The same while the server stops, shorter than the grace: what is cut off so ends as any client that goes away."""
 LOOK_SECONDS = 1.0
 """How often connections are looked at for these."""
 LINGER_SECONDS = 1.0
@@ -156,10 +160,23 @@ class _Connection(HttpToolsProtocol):
         self._in_body = False
         self._heard = 0.0
         self._refused = False
+        self._running: RequestResponseCycle | None = None
+        """Of several requests sent at once the one that is being answered."""
+        self._unread = 0
+        self._read_at = 0.0
+        self._unread_seconds = UNREAD_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_since = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # Only the last request is told by the class above; the others would wait on, and answer nobody.
+        self.pipeline.clear()
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -196,6 +213,8 @@ class _Connection(HttpToolsProtocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and cycle.scope is self.scope:  # else it is an upgrade, which is not answered
             cast("dict[str, Any]", self.scope)[WHOLE] = partial(_send_whole, cycle)
+        if not self.pipeline:
+            self._running = cycle
         self._head_since = None
         self._head_bytes = self._uncounted = 0
         self._in_body = True
@@ -210,11 +229,14 @@ class _Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
         super().on_response_complete()
         if self._head_since is not None:
             self._head_since = self.loop.time()  # nobody waited for it while the one before was answered
 
     def shutdown(self) -> None:
+        self._unread_seconds = UNREAD_AT_STOP_SECONDS
         if self._refused:
             self.transport.close()
         else:
@@ -226,6 +248,13 @@ class _Connection(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """Ends the connection if it has stood still for too long."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread or not self._unread or unread < self._unread:
+            self._read_at = now
+        elif now - self._read_at > self._unread_seconds:
+            self.transport.abort()  # a close would wait until it is read
+            return
+        self._unread = unread
         if self._refused or self.transport.is_closing():
             return
         if self.flow.read_paused:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from oaken_jobs.core import Core
 from oaken_swarm import server as server_module
-from tests.service import Service, serve
+from tests.service import Service, eventually, serve
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -18,7 +19,12 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.fixture
 async def hasty(core: Core, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """A server that waits for nobody."""
-    for name, seconds in {"HEAD_SECONDS": 0.05, "BODY_SECONDS": 0.05, "LOOK_SECONDS": 0.01}.items():
+    for name, seconds in {
+        "HEAD_SECONDS": 0.05,
+        "BODY_SECONDS": 0.05,
+        "UNREAD_SECONDS": 0.05,
+        "LOOK_SECONDS": 0.01,
+    }.items():
         monkeypatch.setattr(server_module, name, seconds)
     service = await serve(core)
     yield service
@@ -112,3 +118,48 @@ async def test_a_body_that_nobody_waits_for_does_not_keep_its_connection(hasty: 
 async def test_a_call_that_waits_is_not_one_that_stands_still(hasty: Service) -> None:
     client = await hasty.client()
     assert await client.lease(wait_seconds=0.3) == {"leases": []}
+
+
+async def test_a_connection_that_never_reads_its_answers_is_cut_off(hasty: Service) -> None:
+    token = await hasty.token("ann", "user")
+    head = f"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", hasty.port)) as deaf:
+        deaf.setblocking(False)
+        deaf.sendall(head.encode() * 200)
+
+        open_there = hasty.server._uvicorn.server_state.connections  # type: ignore[union-attr]
+
+        async def came() -> bool:
+            return bool(open_there)
+
+        async def cut_off() -> bool:
+            return not open_there
+
+        await eventually(came)
+        await eventually(cut_off)
+        deaf.settimeout(10)
+        answers = b"".join(iter(lambda: deaf.recv(1 << 20), b""))
+    assert 0 < answers.count(b"HTTP/1.1 200 ") < 200
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_wait_with_another_call_behind_it_ends_when_its_client_goes(
+    server: Service, core: Core, before: int
+) -> None:
+    token = await server.token("ann", "user", "agent")
+    head = f"Host: localhost\r\nAuthorization: Bearer {token}\r\n"
+    body = b'{"wait_seconds":60}'
+    said = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    ask = f"GET /v1/me HTTP/1.1\r\n{head}\r\n".encode()
+    writer.write(ask * before + f"POST /v1/leases HTTP/1.1\r\n{said}".encode() + body + ask)
+
+    async def waiting() -> bool:
+        return core.dispatch.waiting == 1
+
+    async def gone() -> bool:
+        return core.dispatch.waiting == 0
+
+    await eventually(waiting)
+    writer.close()
+    await eventually(gone)
