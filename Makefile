@@ -30,6 +30,9 @@ bench: .venv/.ready
 	$(BIN)/python -m benchmarks.claim
 	$(BIN)/python -m benchmarks.wake
 	$(BIN)/python -m benchmarks.contention
+	$(BIN)/python -m benchmarks.http
+	$(BIN)/python -m benchmarks.mcp
+	$(BIN)/python -m benchmarks.crowd
 
 clean:
 	rm -rf .venv
