@@ -1,9 +1,12 @@
-"""Enqueues over HTTP beside a bare echo: calls a second at 32 connections, from a client process of their own.
+"""Calls over HTTP beside a bare echo and a peer: how many a second at 32 connections, from a client process of their own.
 
     python -m benchmarks.http [--seconds 3] [--rounds 3]
 
 The bound is a Starlette application that answers the same JSON with the same uvicorn settings, and does nothing. Wanted: single enqueues at
 0.42 of it (0.55 is the aim), each checked, authenticated and durable; batches of 100 at 0.6 of the same batches inside the process.
+
+The peer is jobd, a published job daemon on SQLite, as it ships: it may lose the last commits at a power cut. A cycle of its is submit,
+next-job, complete; one of ours enqueue, lease, complete. Wanted are 5 times as many. Both servers are processes of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -38,43 +42,137 @@ from oaken_swarm.app import App
 from oaken_swarm.server import Server
 
 CONNECTIONS = 32
-WANTED, WANTED_BATCH = 0.42, 0.6
+WANTED, WANTED_BATCH, WANTED_PEER = 0.42, 0.6, 5.0
 ONE = orjson.dumps({"kind": "bench", "payload": PAYLOAD})
+PEER_JOB = orjson.dumps({"cmd": ["true"], "cwd": "/tmp", "project": "bench", "env": {"text": "hello", "n": "1"}})
+PEER_WORKER = orjson.dumps(
+    {"host": "bench", "free_vram_gb": 0, "unregistered_vram_gb": 0, "free_ram_gb": 64, "idle_cpus": 64, "wait_s": 10}
+)
 MANY = orjson.dumps({"jobs": [{"kind": "bench", "payload": PAYLOAD}] * 100})
 
 
-async def _client(port: int, token: str, body: bytes, seconds: float) -> int:
-    """How many calls were answered well."""
-    head = (
-        f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
+class _Caller:
+    """One kept connection, with as little of HTTP as it takes."""
+
+    def __init__(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._token = token
+        self._reader = reader
+        self._writer = writer
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        self._writer.write(head + body)
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        assert answer[9] == 50, answer[:200]  # 2xx
+        length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+        return await self._reader.readexactly(length)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def _one(caller: _Caller) -> None:
+    await caller.post("/v1/jobs", ONE)
+
+
+async def _many(caller: _Caller) -> None:
+    await caller.post("/v1/jobs", MANY)
+
+
+async def _cycle(caller: _Caller) -> None:
+    await caller.post("/v1/jobs", ONE)
+    (lease,) = orjson.loads(await caller.post("/v1/leases", b'{"wait_seconds":10}'))["leases"]
+    await caller.post(f"/v1/leases/{lease['lease_id']}/complete", b'{"result":{"ok":true}}')
+
+
+async def _peer_cycle(caller: _Caller) -> None:
+    await caller.post("/submit", PEER_JOB)
+    while (job := orjson.loads(await caller.post("/next-job", PEER_WORKER))) is None:
+        pass  # another has taken the one it saw
+    await caller.post(f"/jobs/{job['id']}/complete", b'{"exit_code":0}')
+
+
+WORK = {"one": _one, "many": _many, "cycle": _cycle, "peer": _peer_cycle}
+
+
+async def _client(port: int, token: str, work: str, seconds: float) -> int:
+    """How often the work was done, all calls of it answered well."""
     until = time.perf_counter() + seconds
 
     async def connection() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        caller = _Caller(token, *await asyncio.open_connection("127.0.0.1", port))
         done = 0
         while time.perf_counter() < until:
-            writer.write(head + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer[9] == 50, answer[:200]  # 2xx
-            length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-            await reader.readexactly(length)
+            await WORK[work](caller)
             done += 1
-        writer.close()
+        caller.close()
         return done
 
     return sum(await asyncio.gather(*(connection() for _ in range(CONNECTIONS))))
 
 
-async def _load(port: int, token: str, body: str, seconds: float) -> float:
-    """Calls a second from another process."""
-    arguments = [sys.executable, "-m", "benchmarks.http", "--client", str(port), body, "--seconds", str(seconds)]
+async def _load(port: int, token: str, work: str, seconds: float) -> float:
+    """How often a second it is done, from another process."""
+    arguments = [sys.executable, "-m", "benchmarks.http", "--client", str(port), work, "--seconds", str(seconds)]
     process = await asyncio.create_subprocess_exec(
         *arguments, stdout=subprocess.PIPE, env={**os.environ, "BENCH_TOKEN": token}
     )
     out, _ = await process.communicate()
     return int(out) / seconds
+
+
+async def _process(
+    command: list[str], environ: dict[str, str], port: int, token: str, work: str, seconds: float
+) -> float:
+    """The same on a server that this starts, once it listens."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OAKEN_", "JOBD_"))}
+    server = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**clean, **environ}
+    )
+    try:
+        for _ in range(300):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.1)
+            else:
+                writer.close()
+                return await _load(port, token, work, seconds)
+        raise TimeoutError(f"{command} does not listen at port {port} after 30 s")
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+async def _cycles(folder: Path, seconds: float) -> float:
+    core = Core.on_folder(folder, Rules(), "cli")
+    await core.open()
+    _, token = await core.tokens.create(Actor("user", "bench", "cli"), "bench", ["user", "agent"])
+    await core.close()
+    port = _free_port()
+    serve = [sys.executable, "-m", "oaken_app.main", "serve", "--no-runner", "--port", str(port)]
+    return await _process(serve, {"OAKEN_DATA_DIR": str(folder)}, port, token, "cycle", seconds)
+
+
+async def _peer_cycles(folder: Path, seconds: float) -> float:
+    port = _free_port()
+    environ = {
+        "JOBD_ALLOW_NO_AUTH": "1",
+        "JOBD_CONFIG_DIR": str(folder),
+        "JOBD_DB_URL": f"sqlite:///{folder / 'jobd.db'}",
+        "JOBD_LOGS_DIR": str(folder / "logs"),
+        "JOBD_PORT": str(port),
+    }
+    return await _process([sys.executable, "-m", "jobd.main"], environ, port, "none", "peer", seconds)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
 
 
 async def _echo(seconds: float) -> float:
@@ -144,33 +242,36 @@ def main() -> None:
     parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        port, body = cast("list[str]", options.client)
-        sent = ONE if body == "one" else MANY
-        print(uvloop.run(_client(int(port), os.environ["BENCH_TOKEN"], sent, options.seconds)))
+        port, work = cast("list[str]", options.client)
+        print(uvloop.run(_client(int(port), os.environ["BENCH_TOKEN"], work, options.seconds)))
         return
     calm_collector()
     seconds: float = options.seconds
     figures: dict[str, list[float]] = {}
     for _ in range(options.rounds):  # in turns, so that a slow moment of the machine hits all alike
-        for name in ("echo", "enqueue", "batches inside", "batches over HTTP"):
+        for name in ("echo", "enqueue", "batches inside", "batches over HTTP", "cycles of jobd", "cycles"):
             folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-            work: Any = {
+            measure: Any = {
                 "echo": lambda: _echo(seconds),
                 "enqueue": lambda f=folder: _oaken(f, "one", seconds),
                 "batches inside": lambda f=folder: _inside(f, seconds),
                 "batches over HTTP": lambda f=folder: _oaken(f, "many", seconds),
+                "cycles of jobd": lambda f=folder: _peer_cycles(f, seconds),
+                "cycles": lambda f=folder: _cycles(f, seconds),
             }[name]
             try:
-                figures.setdefault(name, []).append(uvloop.run(work()))
+                figures.setdefault(name, []).append(uvloop.run(measure()))
             finally:
                 shutil.rmtree(folder)
     middle = {name: statistics.median(values) for name, values in figures.items()}
-    print(f"{'':24}{'calls/s':>10}{'of its bound':>14}{'wanted':>8}")
+    print(f"{'':24}{'a second':>10}{'of its bound':>14}{'wanted':>8}")
     for name, bound, wanted in (
         ("echo", "echo", None),
         ("enqueue", "echo", WANTED),
         ("batches inside", "batches inside", None),
         ("batches over HTTP", "batches inside", WANTED_BATCH),
+        ("cycles of jobd", "cycles of jobd", None),
+        ("cycles", "cycles of jobd", WANTED_PEER),
     ):
         print(
             f"{name:24}{middle[name]:>10.0f}{middle[name] / middle[bound]:>14.2f}{'' if wanted is None else f'{wanted:.2f}':>8}"
