@@ -70,7 +70,7 @@ class Oidc:
         """Whether this looks like a token of an issuer's, not one of ours."""
         return token.count(".") == 2 and not token.startswith(PREFIX)
 
-    async def authenticate(self, token: str, via: str) -> Principal:
+    async def authenticate(self, token: str, via: str = "http") -> Principal:
         """Who carries this token, `via` being the door it came to. Raises `Unauthenticated`; `Forbidden` where the issuer gives them no
         role here; `Unavailable` where its keys cannot be had."""
         claims = await self._claims(token)
