@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from difflib import unified_diff
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +23,7 @@ from oaken_jobs.errors import ConfigError, InvalidRequest
 CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
 NEW_MODE = 0o600
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _INDENT = re.compile(r"^[ \t]+(?=\")", re.MULTILINE)
 
 
@@ -66,8 +68,8 @@ def entry_of(command: Path, data_dir: Path, *, says_type: bool) -> dict[str, Any
 def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> str:
     """The text of the file with the entry in it; all else stays. Raises `ConfigError` for one that cannot be read."""
     try:
-        whole: Any = json.loads(text) if text.strip() else {}
-    except ValueError as error:
+        whole: Any = json.loads(text, object_pairs_hook=_once_each) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{place.path} is no plain JSON ({error}), perhaps because of comments. Put this into its {place.key!r} by hand: "
             f"{json.dumps({name: entry})}"
@@ -77,7 +79,21 @@ def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> str
         raise ConfigError(f"{place.path} holds no object with servers in {place.key!r}; it was not changed.")
     cast("dict[str, Any]", servers)[name] = dict(entry)
     found = _INDENT.search(text)
-    return json.dumps(whole, indent=found[0] if found else 2, ensure_ascii=False) + "\n"
+    try:
+        # Halves of characters can only be written as escapes, as they were.
+        escaped = _HALF.search(text) is not None
+        return json.dumps(whole, indent=found[0] if found else 2, ensure_ascii=escaped, allow_nan=False) + "\n"
+    except ValueError:
+        raise ConfigError(
+            f"{place.path} holds a number that is too large to be written again; it was not changed."
+        ) from None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
 
 
 def install(client: str, data_dir: Path | None, *, name: str, config_file: Path | None, yes: bool) -> None:
@@ -94,7 +110,7 @@ def install(client: str, data_dir: Path | None, *, name: str, config_file: Path 
         place = place._replace(path=config_file.absolute())
     entry = entry_of(_command(), config.load(data_dir).data_dir.absolute(), says_type=place.says_type)
     try:
-        before = place.path.read_text("utf-8") if place.path.exists() else ""
+        before = _read(place.path)
         after = changed(before, place, name, entry)
         if after == before:
             line(f"{place.path} has it already.")
@@ -107,8 +123,10 @@ def install(client: str, data_dir: Path | None, *, name: str, config_file: Path 
         if not yes and not typer.confirm("Write it?", default=True, err=True):
             line("Nothing was changed.")
             return
+        if _read(place.path) != before:
+            raise ConfigError(f"{place.path} was changed meanwhile, by its client perhaps. Run the command again.")
         kept = _write(place.path, after)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, RuntimeError, UnicodeError) as error:
         raise ConfigError(f"{place.path} cannot be changed: {error}.") from None
     if kept is not None:
         line(f"As it was: {kept}")
@@ -121,13 +139,22 @@ def _command() -> Path:
     return beside if beside.exists() else Path(sys.argv[0]).absolute()
 
 
+def _read(path: Path) -> str:
+    """What is in the file, without a byte order mark; nothing where there is none."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file.")
+    return path.read_text("utf-8-sig") if path.exists() else ""
+
+
 def _write(path: Path, text: str) -> Path | None:
     """Replaces the file in one step, and says where the one before is kept."""
     path = path.resolve()  # of a link the file, not the link
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = None
     if path.exists():
-        kept = path.with_name(f"{path.name}.before-oaken")
+        # Earlier ones stay: the first is from before Oaken ever wrote here.
+        numbered = (path.with_name(f"{path.name}.before-oaken-{number}") for number in count(1))
+        kept = next(name for name in numbered if not name.exists())
         shutil.copy2(path, kept)
     handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

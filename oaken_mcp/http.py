@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import MethodNotAllowed, NotFound, Unavailable
-from oaken_jobs.model import Principal
+from oaken_mcp.tools import Context
 from oaken_swarm.app import BULK_BYTES, WHO
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH = "/mcp"
+CONTEXT = "oaken.context"
+"""In the scope of a request: the `Context` of its call."""
+_STOPPING = "Oaken is stopping. Try again when it is back."
 
 
 class Endpoint:
@@ -40,7 +42,16 @@ class Endpoint:
             # A stream of the server's own, or a session to end: there is neither.
             raise MethodNotAllowed("MCP messages are sent with POST; there are no sessions here.", allow=["POST"])
         manager = await self._begun()
-        await _unless_gone(receive, lambda heard: manager.handle_request(scope, heard, send))
+        context = scope[CONTEXT] = Context(self._core, scope[WHO])
+        try:
+            answered = await self._unless_gone(manager, scope, receive, send)
+        except asyncio.CancelledError:
+            await self._give_back(context)
+            raise
+        if not answered:
+            await self._give_back(context)
+            if self._stopping.is_set():
+                raise Unavailable(_STOPPING)
 
     async def stop(self) -> None:
         """Cancels what is under way. Idempotent."""
@@ -49,67 +60,90 @@ class Endpoint:
             await asyncio.wait((self._serving,))
 
     async def _begun(self) -> StreamableHTTPSessionManager:
-        if self._stopping.is_set():
-            raise Unavailable("Oaken is stopping. Try again when it is back.")
-        if self._manager is None:
+        if self._manager is None and not self._stopping.is_set():
             loop = asyncio.get_running_loop()
             self._manager = loop.create_future()
             self._serving = loop.create_task(self._serve(self._manager), name="mcp")
-        return await asyncio.shield(self._manager)
+        manager = await asyncio.shield(self._manager) if self._manager is not None else None
+        if manager is None or self._stopping.is_set():
+            raise Unavailable(_STOPPING)
+        return manager
 
     async def _serve(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
-            manager = await asyncio.to_thread(_manager, self._core)
+            manager = await asyncio.to_thread(_manager)
         except Exception as error:
+            self._manager = None  # the next call tries again
             begun.set_exception(error)
             return
         async with manager.run():
             begun.set_result(manager)
             await self._stopping.wait()
 
+    async def _give_back(self, context: Context) -> None:
+        """Returns jobs that were leased for an answer which reached nobody."""
+        if context.leased:
+            jobs = self._core.jobs
+            releases = [jobs.release_op(context.who, lease_id) for lease_id in context.leased]
+            await asyncio.shield(jobs.finish_many(context.who, releases))
 
-async def _unless_gone(receive: Receive, handle: Callable[[Receive], Coroutine[Any, Any, None]]) -> None:
-    """Handles a request, and cancels that when its client goes away: nobody would hear what was leased. The SDK does not for answers
-    in JSON."""
-    read, gone = asyncio.Event(), asyncio.Event()
+    async def _unless_gone(
+        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Handles a request, and cancels that when its client goes away, which the SDK does not for answers in JSON. Whether an answer
+        was sent; none is to a client that has gone, nor the SDK's own where the server stops."""
+        read, gone = asyncio.Event(), asyncio.Event()
+        answered = False
 
-    async def heard() -> Message:
-        if read.is_set():
-            await gone.wait()
-            return {"type": "http.disconnect"}
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            read.set()
-        return message
+        async def heard() -> Message:
+            if read.is_set():
+                await gone.wait()
+                return {"type": "http.disconnect"}
+            message = await receive()
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                read.set()
+            return message
 
-    async def listen() -> None:
-        await read.wait()
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone.set()
+        async def listen() -> None:
+            await read.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
 
-    handling, listening = asyncio.ensure_future(handle(heard)), asyncio.ensure_future(listen())
-    try:
-        await asyncio.wait((handling, listening), return_when=asyncio.FIRST_COMPLETED)
-        if handling.done():
-            handling.result()
-    finally:
-        listening.cancel()
-        handling.cancel()
-        await asyncio.wait((handling,))
+        async def tell(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                await asyncio.sleep(0)  # a client that has just gone is heard of first
+                broken_off = self._stopping.is_set() and message["status"] >= 500
+                answered = not gone.is_set() and not broken_off
+            if answered:
+                await send(message)
+
+        handling = asyncio.ensure_future(manager.handle_request(scope, heard, tell))
+        listening = asyncio.ensure_future(listen())
+        try:
+            await asyncio.wait((handling, listening), return_when=asyncio.FIRST_COMPLETED)
+            if handling.done():
+                handling.result()
+        finally:
+            listening.cancel()
+            handling.cancel()
+            await asyncio.wait((handling,))
+        return answered
 
 
-def _manager(core: Core) -> StreamableHTTPSessionManager:
+def _manager() -> StreamableHTTPSessionManager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from oaken_mcp import server
 
-    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of every request
+    # It tells of every client that goes away, with what was sent in its tracebacks. What fails in a tool is logged by us.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
-    def who(ctx: Any) -> Principal:
-        principal: Principal = ctx.request.scope[WHO]
-        return principal
+    def context(ctx: Any) -> Context:
+        found: Context = ctx.request.scope[CONTEXT]
+        return found
 
     return StreamableHTTPSessionManager(
-        server.build(core, who), json_response=True, stateless=True, max_request_body_size=BULK_BYTES
+        server.build(context), json_response=True, stateless=True, max_request_body_size=BULK_BYTES
     )

@@ -79,30 +79,33 @@ class Relay:
             call.cancel()
 
     def _cancel(self, request_id: object) -> None:
-        call = self._open.get(request_id)
+        call = self._open.get(request_id) if isinstance(request_id, str | int) else None
         if call is not None:
             call.cancel()  # the server hears of it by the end of the connection
 
     async def _call(self, request: types.JSONRPCRequest) -> None:
+        answer: dict[str, Any]
         try:
             body = request.model_dump_json(by_alias=True, exclude_unset=True)
-            response = await self._http.post(f"{self._url}{PATH}", content=body, headers=self._headers(request))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                response = await self._http.post(f"{self._url}{PATH}", content=body, headers=self._headers(request))
             answer = _read(response, request.id)
-        except httpx2.HTTPError as error:
+            line = orjson.dumps(answer)
+        except Exception as error:  # whatever it is, the client waits for an answer
             answer = _refusal(
                 request.id,
                 f"{self._url} does not answer ({type(error).__name__}). The outcome of the call is unknown: look with status or "
                 "list_jobs, then call again.",
             )
+            line = orjson.dumps(answer)
         if request.method == "initialize":
-            self._version = cast("dict[str, Any]", answer.get("result") or {}).get("protocolVersion")
-        await self._answer(orjson.dumps(answer))
+            self._version = _text(answer.get("result"), "protocolVersion")
+        await self._answer(line)
 
     def _headers(self, message: Message) -> dict[str, str]:
         params: dict[str, Any] = message.params or {}
-        meta: dict[str, Any] = params.get("_meta") or {}
-        version = meta.get(_VERSION)
-        if not isinstance(version, str):
+        version = _text(params.get("_meta"), _VERSION)
+        if version is None:
             return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else {}
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: message.method}
         name = params.get(NAME_BEARING_METHODS.get(message.method, ""))
@@ -126,13 +129,20 @@ def _read(response: httpx2.Response, request_id: int | str) -> dict[str, Any]:
         found = None
     if isinstance(found, dict):
         answer = cast("dict[str, Any]", found)
-        if answer.get("jsonrpc") == "2.0":
-            return answer
+        if answer.get("jsonrpc") == "2.0" and ("result" in answer or "error" in answer):
+            # One to something else would leave this call without any.
+            return answer | {"id": request_id}
         if isinstance(answer.get("detail"), str):
             return _refusal(request_id, answer["detail"])
     return _refusal(
         request_id, f"The server answered {response.status_code}, and not as Oaken does. Is its address right?"
     )
+
+
+def _text(value: object, name: str) -> str | None:
+    """A text in an object; None where either is something else."""
+    found = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _refusal(request_id: int | str, text: str) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from oaken_jobs import __version__
-from oaken_jobs.core import Core
 from oaken_jobs.errors import OakenError
-from oaken_jobs.model import Json, Principal
+from oaken_jobs.model import Json
 from oaken_mcp import answers, arguments
 from oaken_mcp.catalogue import TOOLS, Tool
 from oaken_mcp.tools import Context
@@ -56,13 +55,13 @@ def client_name(ctx: ServerRequestContext[Any]) -> str | None:
     return client.client_info.name if client else None
 
 
-def build(core: Core, who: Callable[[ServerRequestContext[Any]], Principal]) -> Server[Any]:
-    """The server on an open core. `who` says whose a request is."""
+def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any]:
+    """The server. `context` says whose a request is, and on which open core."""
 
     async def list_tools(
         ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        principal = who(ctx)
+        principal = context(ctx).who
         return types.ListToolsResult(tools=[definition(tool) for tool in TOOLS if tool.allowed(principal)])
 
     async def call_tool(ctx: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -71,7 +70,7 @@ def build(core: Core, who: Callable[[ServerRequestContext[Any]], Principal]) -> 
             near = difflib.get_close_matches(params.name[:100], list(_BY_NAME), n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_BY_NAME)}."
             raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}")
-        return await carry_out(tool, Context(core, who(ctx)), params.arguments)
+        return await carry_out(tool, context(ctx), params.arguments)
 
     return Server(
         "oaken",

@@ -37,6 +37,7 @@ from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_jobs.tracing import Trace
 from oaken_mcp import server
 from oaken_mcp.caller import Caller
+from oaken_mcp.tools import Context
 from oaken_mcp.wire import MAX_LINE, Wire, Writer, lines
 
 log = logging.getLogger("oaken.mcp")
@@ -84,7 +85,7 @@ async def _run(core: Core, caller: Caller, wire: Wire) -> None:
     begun = await unless_asked(_start(core), stop)
     try:
         if begun:
-            await serve(server.build(core, lambda ctx: caller.principal(server.client_name(ctx))), wire, stop)
+            await serve(server.build(lambda ctx: Context(core, caller.principal(server.client_name(ctx)))), wire, stop)
     finally:
         await core.close()
 
@@ -254,7 +255,8 @@ class _Answers:
 
     def not_owed(self, request_id: object) -> None:
         """Says that a request was answered or given up."""
-        self._owed.discard(request_id)
+        if isinstance(request_id, str | int):  # what came from a client may be anything
+            self._owed.discard(request_id)
         self._fewer.set()
         self._fewer = anyio.Event()
 

@@ -6,7 +6,7 @@ A tool is one committed call: it is carried out although its caller goes away; o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
@@ -40,6 +40,8 @@ class Context:
 
     core: Core
     who: Principal
+    leased: list[str] = field(default_factory=list[str])
+    """Leases that this call has got, so that they can be given back where its answer reaches nobody."""
 
     def job(self, row: Job, waits: Sequence[Wait] | None = None) -> tuple[Json, list[Body]]:
         """A job, and its question on the way into it. Without `waits` it shows what its own row says of them."""
@@ -352,6 +354,7 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
         usual_seconds=LEASE_SECONDS,
         wait_seconds=given.wait_seconds,
     )
+    to.leased.extend(lease.lease_id for lease in leases)
     if not leases:
         return {
             "leases": [],

@@ -209,10 +209,19 @@ class _Connection(HttpToolsProtocol):
         if self._may_be_long and len(self.url) + sum(map(_bytes_of, self.headers)) > MAX_HEAD_BYTES:
             self._refuse_head()
             return
+        upgrade: bool = cast("Any", self.parser).should_upgrade()
+        if upgrade and any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
+            # The parser stops at the head of such a request, and its body would be taken for none.
+            self._refuse(
+                400, "bad_request", "Bad request", "No upgrade is made here; send the request without Upgrade."
+            )
+            return
         super().on_headers_complete()
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and cycle.scope is self.scope:  # else it is an upgrade, which is not answered
             cast("dict[str, Any]", self.scope)[WHOLE] = partial(_send_whole, cycle)
+        if cycle is not None and upgrade:
+            cycle.keep_alive = False
         if not self.pipeline:
             self._running = cycle
         self._head_since = None

@@ -77,11 +77,18 @@ def test_what_else_is_in_a_file_stays_in_its_order(before: str, after: object) -
     assert changed(text, PLACE, "oaken", {"a": 1}) == text
 
 
+def test_halves_of_characters_stay_as_they_were_written() -> None:
+    assert r'"s": "\ud800 ok"' in changed(r'{"s": "\ud800 ok"}', PLACE, "oaken", {"a": 1})
+
+
 def test_the_indent_of_a_file_stays() -> None:
     assert '\n\t"mcpServers": {\n\t\t"oaken"' in changed('{\n\t"z": 1\n}', PLACE, "oaken", {"a": 1})
 
 
-@pytest.mark.parametrize("before", ["{ // mine\n}", "[]", '{"mcpServers": []}', "nonsense"])
+@pytest.mark.parametrize(
+    "before",
+    ["{ // mine\n}", "[]", '{"mcpServers": []}', "nonsense", '{"a": 1, "a": 2}', '{"a": 1e400}', "[" * 100_000],
+)
 def test_a_file_that_is_not_understood_is_refused(before: str) -> None:
     with pytest.raises(ConfigError, match=r"mcp\.json"):
         changed(before, PLACE, "oaken", {"a": 1})
@@ -127,7 +134,7 @@ def test_the_change_is_shown_first_and_the_file_as_it_was_is_kept(tmp_path: Path
     assert list(servers) == ["other", "oaken"]
     assert Path(servers["oaken"]["args"][-1]).is_absolute()
     assert file.stat().st_mode & 0o777 == 0o640
-    assert (tmp_path / "mcp.json.before-oaken").read_text() == '{"mcpServers": {"other": {"command": "x"}}}'
+    assert (tmp_path / "mcp.json.before-oaken-1").read_text() == '{"mcpServers": {"other": {"command": "x"}}}'
     assert "has it already" in run(tmp_path, "claude-code", "--config", str(file), "--data-dir", "data").stdout
 
 

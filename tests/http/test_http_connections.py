@@ -163,3 +163,14 @@ async def test_a_wait_with_another_call_behind_it_ends_when_its_client_goes(
     await eventually(waiting)
     writer.close()
     await eventually(gone)
+
+
+async def test_a_body_is_never_taken_for_none_because_of_an_upgrade(server: Service) -> None:
+    token = await server.token("bot", "user", "agent")
+    head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    status, told = await server.raw(
+        f'POST /v1/jobs HTTP/1.1\r\n{head}Content-Type: application/json\r\nContent-Length: 15\r\n\r\n{{"kind":"echo"}}'.encode()
+    )
+    assert (status, b"Upgrade" in told) == (400, True)
+    status, told = await server.raw(f"GET /v1/me HTTP/1.1\r\n{head}\r\n".encode())
+    assert (status, b"bot" in told) == (200, True)

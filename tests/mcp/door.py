@@ -13,6 +13,7 @@ from oaken_jobs.clock import FakeClock
 from oaken_jobs.core import Core
 from oaken_jobs.model import Actor, Principal
 from oaken_mcp.server import build
+from oaken_mcp.tools import Context
 
 ME = Principal(Actor("agent", "me", "mcp"), frozenset({"user", "agent"}), "one")
 TWIN = Principal(Actor("agent", "me", "mcp"), frozenset({"user", "agent"}), "two")
@@ -52,5 +53,5 @@ class Door:
 
     @asynccontextmanager
     async def open(self, who: Principal = ME, mode: str = "auto") -> AsyncIterator[Caller]:
-        async with Client(build(self.core, lambda ctx: who), mode=mode) as client:
+        async with Client(build(lambda ctx: Context(self.core, who)), mode=mode) as client:
             yield Caller(client)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
+import orjson
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind
+from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import NewJobRequest
+from oaken_mcp import tools
 from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.tools import LEASE_SECONDS
+from oaken_swarm.app import WHO
 from tests.mcp.door import Caller
-from tests.service import Service, problem, serve
+from tests.service import Service, eventually, problem, serve
 
 ERAS = ("auto", "legacy")
 LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+LEASE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "lease", "arguments": {"wait_seconds": 15}},
+}
 HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
@@ -87,6 +100,62 @@ async def test_calls_under_way_are_ended_by_the_stop_and_later_ones_are_refused(
     service = await serve(core, mounts={"mcp": endpoint})
     http = await service.http()
     assert (await http.post(PATH, json=LISTING, headers=HEADERS)).status_code == 200
+    waiting = asyncio.ensure_future(http.post(PATH, json=LEASE, headers=HEADERS, timeout=20))
+
+    async def waits() -> bool:
+        return core.dispatch.waiting == 1
+
+    await eventually(waits)
     await endpoint.stop()
-    problem(await http.post(PATH, json=LISTING), 503, "unavailable")
+    problem(await waiting, 503, "unavailable")
+    problem(await http.post(PATH, json=LISTING, headers=HEADERS), 503, "unavailable")
     await service.close()
+
+
+async def test_a_stop_before_the_first_call_is_ready_is_told_as_one(core: Core) -> None:
+    endpoint = Endpoint(core)
+    service = await serve(core, mounts={"mcp": endpoint})
+    http = await service.http()
+    first = asyncio.ensure_future(http.post(PATH, json=LISTING, headers=HEADERS))
+
+    async def begun() -> bool:
+        return endpoint._serving is not None
+
+    await eventually(begun)
+    await endpoint.stop()
+    problem(await first, 503, "unavailable")
+    await service.close()
+
+
+async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes just when its answer is made, after the lease."""
+    who = Principal(Actor("agent", "bot", "mcp"), frozenset({"user", "agent"}), by_token=True)
+    gone, sent = asyncio.Event(), list[object]()
+    body = [{"type": "http.request", "body": orjson.dumps(LEASE), "more_body": False}]
+    make = tools._leases
+
+    def leases(*given: Any) -> Any:
+        gone.set()
+        return make(*given)
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(tools, "_leases", leases)
+    job = (await core.jobs.enqueue(who, NewJobRequest(kind="shout"))).job
+    headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+    scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", WHO: who}
+    endpoint = Endpoint(core)
+    await endpoint({**scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive, send)
+    await endpoint.stop()
+    assert not sent
+    (row,) = await core.store.jobs([job.id])
+    assert (row.state, row.epoch, row.attempts) == ("queued", 1, 0)

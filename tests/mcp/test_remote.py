@@ -133,6 +133,18 @@ async def test_a_call_that_is_cancelled_is_given_up_on_the_server(service: Servi
         await eventually(waits_no_more)
 
 
+async def test_odd_messages_end_nothing_and_each_call_is_answered(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "user")) as process:
+        await say(process, "initialize", INITIALIZE, 1)
+        assert process.stdin is not None
+        for odd in ([1], {"a": 1}, None, True, 1.5):
+            gone = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": odd}}
+            process.stdin.write(json.dumps(gone).encode() + b"\n")
+        for number, meta in enumerate(("text", [1], 5, {"io.modelcontextprotocol/protocolVersion": [1]}), 2):
+            await say(process, "tools/list", {"_meta": meta}, number)
+        assert "result" in await say(process, "tools/list", {}, 9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
