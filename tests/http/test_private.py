@@ -20,6 +20,7 @@ from oaken_jobs.model import Actor, Principal
 from oaken_jobs.store.sqlite.driver import sqlite3
 from oaken_jobs.trace import Recorder
 from oaken_mcp.server import build
+from oaken_mcp.tools import Context
 from tests.service import RULES, Service, serve
 
 TRACED = "only-the-trace-knows"
@@ -165,7 +166,7 @@ async def test_no_tool_resource_or_prompt_of_mcp_tells_a_word_of_the_trace(trace
     ids = await lived(traced)
     who = Principal(Actor("user", "root", "mcp"), frozenset({"user", "agent", "admin"}), "one")
     told: list[str] = []
-    async with McpClient(build(traced.core, lambda ctx: who)) as client:
+    async with McpClient(build(lambda ctx: Context(traced.core, who))) as client:
         tools = (await client.list_tools()).tools
         told.append(repr(tools))
         calls: list[tuple[str, dict[str, Any]]] = [
