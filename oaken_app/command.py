@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import orjson
@@ -50,7 +51,7 @@ class Command:
 
     def kill(self) -> None:
         """Ends all commands that run, with all they have started, at once. May be called by a signal's handler."""
-        for group in list(self._running):
+        for group in {*self._running, *_starting()}:
             _signal(group, signal.SIGKILL)
 
     async def run(self, job: JobContext) -> dict[str, Any]:
@@ -165,6 +166,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         left -= LOOK_SECONDS
     _signal(process.pid, signal.SIGKILL)
     await process.wait()
+
+
+def _starting() -> list[int]:
+    """All children of this process, where the system tells: one that is just being started is not known otherwise."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def _signal(group: int, number: int) -> bool:
