@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oaken_jobs import moves
+from oaken_jobs import commit, moves
 from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.model import Enqueued, Job
 from oaken_jobs.requests import NewJobRequest
@@ -44,6 +44,31 @@ async def test_calls_that_arrive_during_a_transaction_go_into_the_next_one(world
     jobs = await asyncio.gather(first, *others)
     assert gate.sizes == [1, 99]
     assert [job.id for job in jobs] == list(range(1, 101))
+
+
+async def test_calls_that_come_a_turn_of_the_loop_later_go_into_the_same_group(world: World) -> None:
+    gate = Gate(world)
+    gate.opened.set()
+
+    async def later(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await world.add()
+
+    await asyncio.gather(*(later(turns) for turns in range(5)))
+    assert gate.sizes == [5]
+
+
+async def test_callers_that_never_cease_do_not_hold_up_a_group(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "GATHER_SECONDS", 0.001)
+    gate = Gate(world)
+    calls: list[asyncio.Future[Job]] = []
+    while not gate.reached.is_set():
+        calls.append(asyncio.ensure_future(world.add()))
+        await asyncio.sleep(0)
+    assert gate.sizes[0] < commit.GROUP
+    gate.opened.set()
+    await asyncio.gather(*calls)
 
 
 async def test_callers_that_give_up_in_the_middle_of_a_group_harm_nobody(world: World) -> None:
