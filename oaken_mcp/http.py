@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Message, Receive, Scope, Send
 
 from oaken_jobs.core import Core
-from oaken_jobs.errors import MethodNotAllowed, NotFound, Unavailable
+from oaken_jobs.errors import MethodNotAllowed, NotFound, stopping
 from oaken_mcp.tools import Context
 from oaken_swarm.app import BULK_BYTES, WHO
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 CONTEXT = "oaken.context"
 """In the scope of a request: the `Context` of its call."""
-_STOPPING = "Oaken is stopping. Try again when it is back."
 
 
 class Endpoint:
@@ -51,7 +50,7 @@ class Endpoint:
         if not answered:
             await self._give_back(context)
             if self._stopping.is_set():
-                raise Unavailable(_STOPPING)
+                raise stopping()
 
     async def stop(self) -> None:
         """Cancels what is under way. Idempotent."""
@@ -66,7 +65,7 @@ class Endpoint:
             self._serving = loop.create_task(self._serve(self._manager), name="mcp")
         manager = await asyncio.shield(self._manager) if self._manager is not None else None
         if manager is None or self._stopping.is_set():
-            raise Unavailable(_STOPPING)
+            raise stopping()
         return manager
 
     async def _serve(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
@@ -125,6 +124,9 @@ class Endpoint:
             await asyncio.wait((handling, listening), return_when=asyncio.FIRST_COMPLETED)
             if handling.done():
                 handling.result()
+        except Exception:
+            if not self._stopping.is_set():  # else the SDK's streams were closed under it
+                raise
         finally:
             listening.cancel()
             handling.cancel()

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from oaken_jobs.errors import OakenError, Unavailable
+from oaken_jobs.errors import OakenError, Unavailable, stopping
 from oaken_jobs.store.base import Claim, Claimed, Op, Reply, Store
 
 log = logging.getLogger("oaken.commit")
@@ -70,7 +70,7 @@ class Committer:
 
     def _submit(self, ops: Sequence[Op], many: bool) -> asyncio.Future[Any]:
         if self._closed:
-            raise Unavailable("Oaken is stopping. Try again when it is back.")
+            raise stopping()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         future = self._loop.create_future()

@@ -118,6 +118,11 @@ class Unavailable(OakenError):
     code, status, title = "unavailable", 503, "Unavailable"
 
 
+def stopping() -> Unavailable:
+    """What a process that stops answers to whoever asks for something."""
+    return Unavailable("Oaken is stopping. Try again when it is back.")
+
+
 class ConfigError(OakenError):
     """A setting is wrong. Names the key, the value and what is allowed."""
 

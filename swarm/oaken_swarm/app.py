@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from oaken_jobs import auth, traceparent
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
-from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable
+from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable, stopping
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
 from oaken_swarm.body import AT_ONCE, Many, Size, is_text, read_json, read_text
@@ -121,7 +121,7 @@ class App:
             door = path.split("/", 2)[1] if self._mounts else ""
             if door in self._mounts:
                 if self._stopping:
-                    raise Unavailable(_STOPPING)
+                    raise stopping()
                 scope[WHO] = await self._callers.authenticate(headers.token, address, door)
                 await self._mounts[door](scope, receive, send)
                 return
@@ -139,7 +139,7 @@ class App:
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            answer = problem_answer(Unavailable(_STOPPING))
+            answer = problem_answer(stopping())
         except Exception:
             log.exception("a call failed")
             answer = problem_answer(OakenError(_INTERNAL))
@@ -178,7 +178,7 @@ class App:
         self, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
     ) -> Answer | Stream:
         if self._stopping:
-            raise Unavailable(_STOPPING)
+            raise stopping()
         route, params, allowed = self._paths.find(scope["method"], path)
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
@@ -265,7 +265,6 @@ class _Key(Request):
     key: Annotated[str, Field(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x20-\x7e]+$")]
 
 
-_STOPPING = "Oaken is stopping. Try again when it is back."
 _INTERNAL = "Something went wrong inside Oaken; the server's log says what."
 
 

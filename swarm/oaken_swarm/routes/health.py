@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from oaken_jobs import auth
-from oaken_jobs.errors import NotFound, Unavailable
+from oaken_jobs.errors import NotFound, Unavailable, stopping
 from oaken_jobs.requests import EmptyRequest
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
@@ -19,7 +19,7 @@ async def healthz(call: Call, asked: EmptyRequest) -> Answer:
 
 async def readyz(call: Call, asked: EmptyRequest) -> Answer:
     if call.waits.stopped:
-        raise Unavailable("Oaken is stopping. Try again when it is back.")
+        raise stopping()
     # Waited for without cancelling: a read that hangs would hold up its own cancellation.
     question = asyncio.ensure_future(call.core.store.activity_head())
     done, _ = await asyncio.wait((question,), timeout=PATIENCE_SECONDS)
