@@ -35,15 +35,6 @@ LEASE = {
 HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
-@pytest.fixture
-async def service(core: Core) -> AsyncIterator[Service]:
-    endpoint = Endpoint(core)
-    service = await serve(core, mounts={"mcp": endpoint})
-    yield service
-    await endpoint.stop()
-    await service.close()
-
-
 @asynccontextmanager
 async def connected(service: Service, token: str, era: str) -> AsyncIterator[Caller]:
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:

@@ -15,21 +15,11 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from oaken_jobs.core import Core
 from oaken_mcp.http import Endpoint
 from tests.mcp.door import Caller
 from tests.service import Service, eventually, serve
 
 OAKEN = str(Path(sys.executable).parent / "oaken")
-
-
-@pytest.fixture
-async def service(core: Core) -> AsyncIterator[Service]:
-    endpoint = Endpoint(core)
-    service = await serve(core, mounts={"mcp": endpoint})
-    yield service
-    await endpoint.stop()
-    await service.close()
 
 
 def environ(token: str) -> dict[str, str]:
