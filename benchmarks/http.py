@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
-import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from benchmarks.calls import Caller, load, plain, work
 from benchmarks.store import PAYLOAD, WHO
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core, calm_collector
@@ -51,44 +51,21 @@ PEER_WORKER = orjson.dumps(
 MANY = orjson.dumps({"jobs": [{"kind": "bench", "payload": PAYLOAD}] * 100})
 
 
-class _Caller:
-    """One kept connection, with as little of HTTP as it takes."""
-
-    def __init__(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._token = token
-        self._reader = reader
-        self._writer = writer
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode()
-        self._writer.write(head + body)
-        answer = await self._reader.readuntil(b"\r\n\r\n")
-        assert answer[9] == 50, answer[:200]  # 2xx
-        length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-        return await self._reader.readexactly(length)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-async def _one(caller: _Caller) -> None:
+async def _one(caller: Caller) -> None:
     await caller.post("/v1/jobs", ONE)
 
 
-async def _many(caller: _Caller) -> None:
+async def _many(caller: Caller) -> None:
     await caller.post("/v1/jobs", MANY)
 
 
-async def _cycle(caller: _Caller) -> None:
+async def _cycle(caller: Caller) -> None:
     await caller.post("/v1/jobs", ONE)
     (lease,) = orjson.loads(await caller.post("/v1/leases", b'{"wait_seconds":10}'))["leases"]
     await caller.post(f"/v1/leases/{lease['lease_id']}/complete", b'{"result":{"ok":true}}')
 
 
-async def _peer_cycle(caller: _Caller) -> None:
+async def _peer_cycle(caller: Caller) -> None:
     await caller.post("/submit", PEER_JOB)
     while (job := orjson.loads(await caller.post("/next-job", PEER_WORKER))) is None:
         pass  # another has taken the one it saw
@@ -98,34 +75,12 @@ async def _peer_cycle(caller: _Caller) -> None:
 WORK = {"one": _one, "many": _many, "cycle": _cycle, "peer": _peer_cycle}
 
 
-async def _client(port: int, token: str, work: str, seconds: float) -> int:
-    """How often the work was done, all calls of it answered well."""
-    until = time.perf_counter() + seconds
-
-    async def connection() -> int:
-        caller = _Caller(token, *await asyncio.open_connection("127.0.0.1", port))
-        done = 0
-        while time.perf_counter() < until:
-            await WORK[work](caller)
-            done += 1
-        caller.close()
-        return done
-
-    return sum(await asyncio.gather(*(connection() for _ in range(CONNECTIONS))))
-
-
-async def _load(port: int, token: str, work: str, seconds: float) -> float:
-    """How often a second it is done, from another process."""
-    arguments = [sys.executable, "-m", "benchmarks.http", "--client", str(port), work, "--seconds", str(seconds)]
-    process = await asyncio.create_subprocess_exec(
-        *arguments, stdout=subprocess.PIPE, env={**os.environ, "BENCH_TOKEN": token}
-    )
-    out, _ = await process.communicate()
-    return int(out) / seconds
+async def _load(port: int, token: str, what: str, seconds: float) -> float:
+    return await load("benchmarks.http", port, token, what, seconds)
 
 
 async def _process(
-    command: list[str], environ: dict[str, str], port: int, token: str, work: str, seconds: float
+    command: list[str], environ: dict[str, str], port: int, token: str, what: str, seconds: float
 ) -> float:
     """The same on a server that this starts, once it listens."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OAKEN_", "JOBD_"))}
@@ -140,7 +95,7 @@ async def _process(
                 await asyncio.sleep(0.1)
             else:
                 writer.close()
-                return await _load(port, token, work, seconds)
+                return await _load(port, token, what, seconds)
         raise TimeoutError(f"{command} does not listen at port {port} after 30 s")
     finally:
         server.terminate()
@@ -181,26 +136,8 @@ async def _echo(seconds: float) -> float:
         return Response(orjson.dumps({"job": value, "created": True}), 201, media_type="application/json")
 
     app = Starlette(routes=[Route("/v1/jobs", echo, methods=["POST"])])
-    config = uvicorn.Config(
-        app,
-        port=0,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,
-        backlog=2048,
-    )
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    ticks = asyncio.create_task(server.main_loop())
-    port = server.servers[0].sockets[0].getsockname()[1]
-    rate = await _load(port, "none", "one", seconds)
-    ticks.cancel()
-    await server.shutdown()
-    return rate
+    async with plain(app) as port:
+        return await _load(port, "none", "one", seconds)
 
 
 async def _oaken(folder: Path, body: str, seconds: float) -> float:
@@ -242,8 +179,8 @@ def main() -> None:
     parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        port, work = cast("list[str]", options.client)
-        print(uvloop.run(_client(int(port), os.environ["BENCH_TOKEN"], work, options.seconds)))
+        port, what = cast("list[str]", options.client)
+        print(uvloop.run(work(int(port), WORK[what], connections=CONNECTIONS, seconds=options.seconds)))
         return
     calm_collector()
     seconds: float = options.seconds

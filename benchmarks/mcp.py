@@ -10,33 +10,26 @@ again.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import orjson
-import uvicorn
 import uvloop
 from mcp.server.lowlevel import Server as McpServer
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.types import Receive, Scope, Send
 
+from benchmarks.calls import Caller, load, plain, work
 from benchmarks.store import PAYLOAD
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core, calm_collector
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
-from oaken_mcp.http import Endpoint
+from oaken_mcp.http import PATH, Endpoint
 from oaken_swarm.app import App
 from oaken_swarm.server import Server
 
@@ -55,62 +48,17 @@ BODIES = {
 }
 
 
-async def _client(port: int, token: str, body: bytes, seconds: float) -> int:
-    """How many calls were answered well."""
-    head = (
-        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-        f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    until = time.perf_counter() + seconds
-
-    async def connection() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        done = 0
-        while time.perf_counter() < until:
-            writer.write(head + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-            told = await reader.readexactly(length)
-            assert b'"result"' in told, told[:300]
-            assert b'"isError":true' not in told, told[:300]
-            done += 1
-        writer.close()
-        return done
-
-    return sum(await asyncio.gather(*(connection() for _ in range(CONNECTIONS))))
+HEADERS = "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2025-11-25\r\n"
 
 
-async def _load(port: int, token: str, body: str, seconds: float) -> float:
-    """Calls a second from another process."""
-    arguments = [sys.executable, "-m", "benchmarks.mcp", "--client", str(port), body, "--seconds", str(seconds)]
-    process = await asyncio.create_subprocess_exec(
-        *arguments, stdout=subprocess.PIPE, env={**os.environ, "BENCH_TOKEN": token}
-    )
-    out, _ = await process.communicate()
-    return int(out) / seconds
+async def _call(caller: Caller, body: bytes) -> None:
+    told = await caller.post(PATH, body)
+    assert b'"result"' in told, told[:300]
+    assert b'"isError":true' not in told, told[:300]
 
 
-@asynccontextmanager
-async def _serving(app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> AsyncGenerator[int]:
-    """A plain uvicorn on a free port."""
-    config = uvicorn.Config(
-        app,
-        port=0,
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    ticks = asyncio.create_task(server.main_loop())
-    yield server.servers[0].sockets[0].getsockname()[1]
-    ticks.cancel()
-    await server.shutdown()
+async def _load(port: int, token: str, tool: str, seconds: float) -> float:
+    return await load("benchmarks.mcp", port, token, tool, seconds)
 
 
 async def _echo(seconds: float) -> float:
@@ -121,7 +69,7 @@ async def _echo(seconds: float) -> float:
     manager = StreamableHTTPSessionManager(
         McpServer("echo", on_call_tool=call_tool), json_response=True, stateless=True
     )
-    async with manager.run(), _serving(manager.handle_request) as port:
+    async with manager.run(), plain(manager.handle_request) as port:
         return await _load(port, "none", "echo", seconds)
 
 
@@ -147,8 +95,9 @@ def main() -> None:
     parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        port, body = options.client
-        print(uvloop.run(_client(int(port), os.environ["BENCH_TOKEN"], BODIES[body], options.seconds)))
+        port, tool = options.client
+        do = partial(_call, body=BODIES[tool])
+        print(uvloop.run(work(int(port), do, connections=CONNECTIONS, seconds=options.seconds, headers=HEADERS)))
         return
     calm_collector()
     echoes: list[float] = []
