@@ -43,6 +43,12 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
 ) -> None:
     """Serve MCP on stdin and stdout, on the data folder's own jobs, whether or not a server runs."""
     if ctx.invoked_subcommand is not None:
+        if data_dir or actor or role or url or instance:
+            from oaken_jobs.errors import InvalidRequest
+
+            raise InvalidRequest(
+                f"Options go behind the command: `oaken mcp {ctx.invoked_subcommand} … --data-dir FOLDER`."
+            )
         return
     # Here, not above: it takes stdin and stdout before it imports the rest.
     from oaken_mcp import serve_stdio

@@ -27,8 +27,6 @@ ANSWER_SECONDS = 60.0
 """How long one call may take; the tools answer within 20."""
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 
-Message = types.JSONRPCRequest | types.JSONRPCNotification
-
 
 def run(wire: Wire, url: str, token: str) -> None:
     """Serves until the client closes stdin."""
@@ -55,8 +53,8 @@ class Relay:
         self._writer = Writer(wire.writing)
         self._version: str | None = None
         """As agreed upon by `initialize`; later messages of that era do not say it themselves."""
-        self._open: dict[object, asyncio.Task[None]] = {}
-        """Calls under way, by the ids of their requests."""
+        self._open: dict[asyncio.Task[None], int | str] = {}
+        """Calls under way, and the ids of their requests, which a client may use twice."""
 
     async def run(self) -> None:
         """Returns when the client has closed stdin, or goes away."""
@@ -68,20 +66,20 @@ class Relay:
                 continue
             if isinstance(message, types.JSONRPCRequest):
                 call = asyncio.create_task(self._call(message))
-                self._open[message.id] = call
-                call.add_done_callback(lambda _, asked=message.id: self._open.pop(asked, None))
+                self._open[call] = message.id
+                call.add_done_callback(self._open.pop)
             elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
                 self._cancel((message.params or {}).get("requestId"))
             # A server without sessions has no use for other notifications.
         if self._open:
-            await asyncio.wait([*self._open.values()], timeout=DRAIN_SECONDS)
-        for call in [*self._open.values()]:
+            await asyncio.wait([*self._open], timeout=DRAIN_SECONDS)
+        for call in self._open:
             call.cancel()
 
     def _cancel(self, request_id: object) -> None:
-        call = self._open.get(request_id) if isinstance(request_id, str | int) else None
-        if call is not None:
-            call.cancel()  # the server hears of it by the end of the connection
+        for call, asked in self._open.items():
+            if type(asked) is type(request_id) and asked == request_id:  # true is no 1
+                call.cancel()  # the server hears of it by the end of the connection
 
     async def _call(self, request: types.JSONRPCRequest) -> None:
         answer: dict[str, Any]
@@ -102,13 +100,13 @@ class Relay:
             self._version = _text(answer.get("result"), "protocolVersion")
         await self._answer(line)
 
-    def _headers(self, message: Message) -> dict[str, str]:
-        params: dict[str, Any] = message.params or {}
+    def _headers(self, request: types.JSONRPCRequest) -> dict[str, str]:
+        params: dict[str, Any] = request.params or {}
         version = _text(params.get("_meta"), _VERSION)
         if version is None:
             return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else {}
-        headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: message.method}
-        name = params.get(NAME_BEARING_METHODS.get(message.method, ""))
+        headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: request.method}
+        name = params.get(NAME_BEARING_METHODS.get(request.method, ""))
         if isinstance(name, str):
             headers[MCP_NAME_HEADER] = name
         return {name: encode_header_value(value) for name, value in headers.items()}
@@ -117,7 +115,7 @@ class Relay:
         try:
             await self._writer.line(line)
         except OSError:
-            for call in [*self._open.values()]:  # the client has gone
+            for call in self._open:  # the client has gone
                 call.cancel()
 
 

@@ -142,3 +142,38 @@ def test_an_unknown_client_is_refused_with_those_there_are(tmp_path: Path) -> No
     refused = run(tmp_path, "zed")
     assert refused.returncode == 1
     assert all(client in refused.stderr for client in CLIENTS)
+
+
+def test_a_file_that_changed_while_the_question_was_open_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("{}")
+    asking = subprocess.Popen(
+        [OAKEN, "mcp", "install", "cursor", "--config", str(file), "--data-dir", str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert asking.stderr is not None
+    assert asking.stderr.read(len("Write it?")) == "Write it?"
+    file.write_text('{"session": 1}')
+    _, told = asking.communicate("y\n", timeout=30)
+    assert (asking.returncode, "changed meanwhile" in told) == (1, True)
+    assert file.read_text() == '{"session": 1}'
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mcp.json")
+    refused = run(tmp_path, "cursor", "--config", str(tmp_path / "mcp.json"), "--data-dir", str(tmp_path))
+    assert (refused.returncode, "is no file" in refused.stderr) == (1, True)
+
+
+def test_options_before_the_command_are_refused_and_not_lost(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [OAKEN, "mcp", "--data-dir", "elsewhere", "install", "cursor", "--config", str(tmp_path / "mcp.json"), "--yes"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, "behind the command" in done.stderr) == (1, True)
+    assert not (tmp_path / "mcp.json").exists()

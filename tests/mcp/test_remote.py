@@ -155,3 +155,25 @@ def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path, arguments: 
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert told in done.stderr
+
+
+async def test_an_id_that_is_used_twice_ends_both_of_its_calls_when_it_is_cancelled(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "agent")) as process:
+        await say(process, "initialize", INITIALIZE, 1)
+        assert process.stdin is not None
+        call = {"name": "lease", "arguments": {"wait_seconds": 15}}
+        for _ in range(2):
+            lease = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+            process.stdin.write(json.dumps(lease).encode() + b"\n")
+
+        async def wait_both() -> bool:
+            return service.core.dispatch.waiting == 2
+
+        await eventually(wait_both)
+        gone = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+        process.stdin.write(json.dumps(gone).encode() + b"\n")
+
+        async def none_waits() -> bool:
+            return service.core.dispatch.waiting == 0
+
+        await eventually(none_waits)
