@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ QUIET_TURNS = 2
 """Turns of the loop without another call before a group is put together: one in which what has arrived is read, one in which it is
 taken up. While a transaction is under way, its thread and the loop's fight for the interpreter; so all that can be read is read first.
 Calls over 32 connections otherwise settle into two groups of 16 by turns, and a quarter fewer are answered."""
+PATIENCE = 0.001
+"""Seconds, at most, that a group waits for those to ask again whose calls were in the last one or behind it: half as long as that took. A
+client answers its answer within such a time; on a slow machine more turns pass meanwhile than `QUIET_TURNS`."""
 GATHER_SECONDS = 0.003
 """How long calls may keep coming before a group is put together all the same."""
 
@@ -48,6 +52,9 @@ class Committer:
         self._kicked = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._expected = 0
+        """Calls that may come together: those of the last group, and those that waited when it ended."""
+        self._patience = 0.0
         self.claims: ClaimSource = lambda ops: None
         self.committed: Callable[[Sequence[Op]], None] = lambda ops: None
         self.measured: Callable[[float, bool], None] = lambda seconds, claimed: None
@@ -114,10 +121,12 @@ class Committer:
 
     async def _gathered(self) -> None:
         """Returns when those who ask at this moment have asked."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + GATHER_SECONDS
+        began = time.perf_counter()
         quiet = 0
-        while quiet < QUIET_TURNS and len(self._waiting) < GROUP and loop.time() < until:
+        while len(self._waiting) < GROUP and (waited := time.perf_counter() - began) < GATHER_SECONDS:
+            expected = len(self._waiting) < self._expected and waited < self._patience
+            if quiet >= QUIET_TURNS and not expected:
+                return
             before = len(self._waiting)
             await asyncio.sleep(0)
             quiet = quiet + 1 if len(self._waiting) == before else 0
@@ -140,10 +149,12 @@ class Committer:
     async def _commit(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> None:
         replies: list[Reply]
         try:
-            started = self._loop.time() if self._loop is not None else 0.0
+            started = time.perf_counter()
             replies = await self._written(ops, calls, claimed)
-            if self._loop is not None:
-                self.measured(self._loop.time() - started, claimed is not None)
+            took = time.perf_counter() - started
+            self._expected = len(calls) + len(self._waiting)
+            self._patience = min(PATIENCE, took / 2)
+            self.measured(took, claimed is not None)
         except asyncio.CancelledError:
             _answer(calls, [Unavailable("Oaken was stopped; the outcome of this call is unknown.")] * len(ops))
             raise

@@ -59,6 +59,33 @@ async def test_calls_that_come_a_turn_of_the_loop_later_go_into_the_same_group(w
     assert gate.sizes == [5]
 
 
+async def test_callers_that_take_some_turns_to_ask_again_stay_in_one_group(world: World) -> None:
+    gate = Gate(world)
+    gate.opened.set()
+
+    async def caller(first: int) -> None:
+        for _ in range(first):
+            await asyncio.sleep(0)
+        for _ in range(6):
+            await world.add()
+            for _ in range(4):  # its client reads the answer and sends the next call
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(caller(first * 5) for first in range(6)))  # the first of them make groups of their own
+    assert gate.sizes.count(6) >= 3, gate.sizes
+
+
+async def test_a_caller_alone_does_not_wait_for_those_of_the_last_group(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "PATIENCE", 0.0)
+    gate = Gate(world)
+    gate.opened.set()
+    await asyncio.gather(*(world.add() for _ in range(20)))
+    assert (await world.add()).id == 21
+    assert gate.sizes == [20, 1]
+
+
 async def test_callers_that_never_cease_do_not_hold_up_a_group(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "GATHER_SECONDS", 0.001)
     gate = Gate(world)
