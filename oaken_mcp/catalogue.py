@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from oaken_jobs import auth
-from oaken_jobs.model import Json, Principal
+from oaken_jobs.model import ROLES, Json, Principal
 from oaken_mcp import arguments, tools
 
 
@@ -32,6 +32,11 @@ class Tool:
     def allowed(self, who: Principal) -> bool:
         """Whether the caller's roles let it use this tool."""
         return any(auth.may(who, action) for action in self.actions)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of which one suffices."""
+        return tuple(role for role in ROLES if any(role in auth.MAY[action] for action in self.actions))
 
     def input_schema(self) -> Json:
         """Of its arguments."""

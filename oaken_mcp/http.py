@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import MethodNotAllowed, NotFound, stopping
 from oaken_mcp.tools import Context
-from oaken_swarm.app import BULK_BYTES, WHO
+from oaken_swarm import signin
+from oaken_swarm.call import Answer, Call, ClientGone
+from oaken_swarm.waits import Waits
 
 if TYPE_CHECKING:
+    import mcp_types as types
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-PATH = "/mcp"
+DOOR = "mcp"
+PATH = f"/{DOOR}"
 CONTEXT = "oaken.context"
 """In the scope of a request: the `Context` of its call."""
+FORBIDDEN = 403
+"""The code of the error where the caller's roles do not let it use a tool: outside the range that is reserved."""
 
 
 class Endpoint:
-    """The ASGI application, to be mounted at the first segment of `PATH`. Calls come authenticated, as `App` hands them on."""
+    """The mount at `PATH`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -34,23 +41,29 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, call: Call, scope: Scope, raw: bytes, send: Send) -> Answer | None:
         if scope["path"] != PATH:
             raise NotFound(f"There is nothing here; MCP is at {PATH}.")
         if scope["method"] != "POST":
             # A stream of the server's own, or a session to end: there is neither.
             raise MethodNotAllowed("MCP messages are sent with POST; there are no sessions here.", allow=["POST"])
         manager = await self._begun()
-        context = scope[CONTEXT] = Context(self._core, scope[WHO])
+        refusal = await asyncio.to_thread(_refused, call, raw) if len(raw) > _THREAD_BYTES else _refused(call, raw)
+        if refusal is not None:
+            return refusal
+        context = scope[CONTEXT] = Context(self._core, call.who)
+        answering = _Answering(raw, send)
         try:
-            answered = await self._unless_gone(manager, scope, receive, send)
-        except asyncio.CancelledError:
+            waited = await call.wait(manager.handle_request(scope, answering.receive, answering.send))
+            if waited.gone or await Waits.gone(call.receive):
+                raise ClientGone
+            await call.check_token()
+            if not waited.done or self._stopping.is_set():  # the SDK's streams may have been closed under it
+                raise stopping()
+        except BaseException:
             await self._give_back(context)
             raise
-        if not answered:
-            await self._give_back(context)
-            if self._stopping.is_set():
-                raise stopping()
+        return answering.answer
 
     async def stop(self) -> None:
         """Cancels what is under way. Idempotent."""
@@ -86,52 +99,76 @@ class Endpoint:
             releases = [jobs.release_op(context.who, lease_id) for lease_id in context.leased]
             await asyncio.shield(jobs.finish_many(context.who, releases))
 
-    async def _unless_gone(
-        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send
-    ) -> bool:
-        """Handles a request, and cancels that when its client goes away, which the SDK does not for answers in JSON. Whether an answer
-        was sent; none is to a client that has gone, nor the SDK's own where the server stops."""
-        read, gone = asyncio.Event(), asyncio.Event()
-        answered = False
 
-        async def heard() -> Message:
-            if read.is_set():
-                await gone.wait()
-                return {"type": "http.disconnect"}
-            message = await receive()
-            if message["type"] != "http.request" or not message.get("more_body", False):
-                read.set()
-            return message
+class _Answering:
+    """The SDK's side of one request: its body, and what becomes of what it answers. A stream is sent on as it comes."""
 
-        async def listen() -> None:
-            await read.wait()
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            gone.set()
+    def __init__(self, raw: bytes, send: Send) -> None:
+        self._raw: bytes | None = raw
+        self._send = send
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._media_type = b""
+        self._body = b""
+        self._streams = False
 
-        async def tell(message: Message) -> None:
-            nonlocal answered
-            if message["type"] == "http.response.start":
-                await asyncio.sleep(0)  # a client that has just gone is heard of first
-                broken_off = self._stopping.is_set() and message["status"] >= 500
-                answered = not gone.is_set() and not broken_off
-            if answered:
-                await send(message)
+    @property
+    def answer(self) -> Answer | None:
+        """What is to be answered; None where a stream was sent."""
+        if self._streams:
+            return None
+        return Answer(self._body, self._status, tuple(self._headers), self._media_type)
 
-        handling = asyncio.ensure_future(manager.handle_request(scope, heard, tell))
-        listening = asyncio.ensure_future(listen())
-        try:
-            await asyncio.wait((handling, listening), return_when=asyncio.FIRST_COMPLETED)
-            if handling.done():
-                handling.result()
-        except Exception:
-            if not self._stopping.is_set():  # else the SDK's streams were closed under it
-                raise
-        finally:
-            listening.cancel()
-            handling.cancel()
-            await asyncio.wait((handling,))
-        return answered
+    async def receive(self) -> Message:
+        raw, self._raw = self._raw, None
+        if raw is None:  # that the client goes is heard elsewhere
+            await asyncio.get_running_loop().create_future()
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            for name, value in message["headers"]:
+                if name == b"content-type":
+                    self._media_type = value
+                elif name == b"allow":
+                    self._headers.append((name, value))
+            self._streams = self._media_type.startswith(b"text/event-stream")
+        elif not self._streams:
+            self._body += message.get("body", b"")
+        if self._streams:
+            await self._send(message)
+
+
+_THREAD_BYTES = 256 << 10
+"""From here on a message is looked at in a thread, so that other calls are answered meanwhile."""
+
+
+def _refused(call: Call, raw: bytes) -> Answer | None:
+    """The answer to a message that the SDK would misread, or that asks for what the caller may not."""
+    import mcp_types as types
+
+    from oaken_mcp.server import tool_named
+    from oaken_mcp.stdio import Unreadable, parse
+
+    try:
+        message = parse(raw)
+    except Unreadable as refusal:
+        return _error(refusal.reply, 400)
+    if not isinstance(message, types.JSONRPCRequest) or message.method != "tools/call":
+        return None
+    tool = tool_named((message.params or {}).get("name"))
+    if tool is None or tool.allowed(call.who):
+        return None
+    scope = tool.roles[0]
+    text = f"{call.who.name} may not use {tool.name}: that takes the role {' or '.join(tool.roles)}. Tell the person you work for."
+    error = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=types.ErrorData(code=FORBIDDEN, message=text))
+    challenge = signin.challenge(call, DOOR, 'error="insufficient_scope"', f'scope="{scope}"')
+    return _error(error, 403, (b"www-authenticate", challenge))
+
+
+def _error(error: types.JSONRPCError, status: int, *headers: tuple[bytes, bytes]) -> Answer:
+    return Answer(error.model_dump_json(by_alias=True, exclude_unset=True).encode(), status, headers)
 
 
 def _manager() -> StreamableHTTPSessionManager:
@@ -147,5 +184,5 @@ def _manager() -> StreamableHTTPSessionManager:
         return found
 
     return StreamableHTTPSessionManager(
-        server.build(context), json_response=True, stateless=True, max_request_body_size=BULK_BYTES
+        server.build(context), json_response=True, stateless=True, max_request_body_size=sys.maxsize
     )

@@ -65,7 +65,7 @@ def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any
         return types.ListToolsResult(tools=[definition(tool) for tool in TOOLS if tool.allowed(principal)])
 
     async def call_tool(ctx: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
-        tool = _BY_NAME.get(params.name)
+        tool = tool_named(params.name)
         if tool is None:
             near = difflib.get_close_matches(params.name[:100], list(_BY_NAME), n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_BY_NAME)}."
@@ -77,12 +77,20 @@ def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any
         version=__version__,
         title="Oaken",
         instructions=INSTRUCTIONS,
+        get_tool_input_schema=lambda name: (
+            None
+        ),  # no argument has a header of its own, so no list of tools is made for each call
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
 
 
 _BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def tool_named(name: object) -> Tool | None:
+    """The tool of that name, if there is one."""
+    return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
 def definition(tool: Tool) -> types.Tool:

@@ -199,9 +199,16 @@ def parse(line: bytes | None) -> types.JSONRPCMessage:
     except BadJson as refusal:
         raise Unreadable(types.PARSE_ERROR, refusal.message, _id_of(line)) from None
     try:
-        return types.jsonrpc_message_adapter.validate_python(value, by_name=False)
+        message = types.jsonrpc_message_adapter.validate_python(value, by_name=False)
     except ValidationError:
         raise Unreadable(types.INVALID_REQUEST, "This is no JSON-RPC 2.0 message.", _id_of(line)) from None
+    if isinstance(message, types.JSONRPCNotification) and "id" in value:  # whoever sends one waits for an answer
+        raise Unreadable(
+            types.INVALID_REQUEST,
+            "This is no JSON-RPC 2.0 message: the id of a request is a text or a whole number.",
+            None,
+        )
+    return message
 
 
 def _id_of(line: bytes) -> int | str | None:

@@ -497,5 +497,11 @@ class Trace(Shape):
     next_cursor: str | None
 
 
+class Resource(Shape):
+    resource: str
+    authorization_servers: list[str]
+    bearer_methods_supported: list[Literal["header"]]
+
+
 class Health(Shape):
     status: Literal["ok"]

@@ -13,16 +13,27 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from oaken_jobs import auth, traceparent
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
-from oaken_jobs.errors import InvalidRequest, OakenError, Unavailable, stopping
+from oaken_jobs.errors import InvalidRequest, OakenError, Unauthenticated, Unavailable, stopping
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
-from oaken_swarm.body import AT_ONCE, Many, Size, is_text, read_json, read_text
-from oaken_swarm.call import Answer, Call, ClientGone, Stream, kept_answer, replayed
+from oaken_swarm import signin
+from oaken_swarm.body import (
+    AT_ONCE,
+    THREAD_BYTES,
+    Many,
+    Size,
+    is_text,
+    read_bytes,
+    read_json,
+    read_text,
+    refuse_crowded,
+)
+from oaken_swarm.call import Answer, Call, ClientGone, Mount, Stream, kept_answer, replayed
 from oaken_swarm.callers import Callers, address_of
 from oaken_swarm.guard import Guard
 from oaken_swarm.paths import BodySize, Paths, Route
@@ -43,8 +54,6 @@ BULK_BYTES = 16 << 20
 MOST_CONTAINERS = 1 << 20
 _ROUTE = "oaken.route"
 """In the scope of a call: the template of its route."""
-WHO = "oaken.who"
-"""In the scope of a call to a mounted application: the `Principal` whose it is."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -60,8 +69,7 @@ third of two messages. False where it cannot; then nothing was sent."""
 
 
 class App:
-    """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks
-    of Host, Origin and token; `WHO` in the scope says whose a call is, its door being the mount's name.
+    """The ASGI application. `mounts` are other applications by the first segment of their paths, behind the same checks.
 
     `oidc` checks tokens of an issuer's. `local` is who calls where no port is served: the command line on a data folder, which
     whoever may read it may use.
@@ -71,7 +79,7 @@ class App:
         self,
         core: Core,
         server: ServerSettings,
-        mounts: Mapping[str, ASGIApp] | None = None,
+        mounts: Mapping[str, Mount] | None = None,
         *,
         local: Principal | None = None,
         oidc: Oidc | None = None,
@@ -120,12 +128,11 @@ class App:
             address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
             door = path.split("/", 2)[1] if self._mounts else ""
             if door in self._mounts:
-                if self._stopping:
-                    raise stopping()
-                scope[WHO] = await self._callers.authenticate(headers.token, address, door)
-                await self._mounts[door](scope, receive, send)
-                return
-            answer = await self._answer(scope, path, headers, receive, address)
+                answer = await self._hand_on(door, scope, headers, receive, send, address)
+                if answer is None:
+                    return
+            else:
+                answer = await self._answer(scope, path, headers, receive, address)
             if isinstance(answer, Stream):
                 await self._pour(answer, receive, send)
                 return
@@ -174,6 +181,33 @@ class App:
         if not waited.gone:
             await send({"type": "http.response.body", "body": b""})
 
+    async def _hand_on(
+        self, door: str, scope: Scope, headers: _Headers, receive: Receive, send: Send, address: str
+    ) -> Answer | None:
+        """What a mount answers to a call; None where it has by itself."""
+        if self._stopping:
+            raise stopping()
+        if scope["method"] == "POST":
+            scope[_ROUTE] = f"/{door}"
+        call = self._call(receive, _NOBODY, headers.token, {})
+        call.base = self._base(scope, headers)
+        try:
+            call.who = await self._callers.authenticate(headers.token, address, door)
+        except Unauthenticated as refusal:
+            return problem_answer(refusal, signin.challenge(call, door))
+        media_type, encoding = headers.content_type, headers.content_encoding
+        raw, size = await read_bytes(receive, self._sizes["bulk"], None, media_type, encoding)
+        if len(raw) > THREAD_BYTES:
+            await asyncio.to_thread(refuse_crowded, raw, size)
+        return await self._mounts[door](call, scope, raw, send)
+
+    def _call(self, receive: Receive, who: Principal, token: str | None, params: Mapping[str, str]) -> Call:
+        return Call(self._core, self._callers, self._polls, self._waits, receive, who, token, params)
+
+    def _base(self, scope: Scope, headers: _Headers) -> str:
+        scheme = "https" if self._behind_proxy else scope.get("scheme", "http")
+        return f"{scheme}://{headers.hosts[0].decode('ascii')}"
+
     async def _answer(
         self, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
     ) -> Answer | Stream:
@@ -187,9 +221,9 @@ class App:
         who = self._local or (_NOBODY if route.open else await self._callers.authenticate(token, address))
         if route.needs is not None:
             auth.require(who, route.needs)
-        call = Call(
-            self._core, self._callers, self._polls, self._waits, receive, who, None if self._local else token, params
-        )
+        call = self._call(receive, who, None if self._local else token, params)
+        if route.open:
+            call.base, call.doors = self._base(scope, headers), self._mounts.keys()
         call.metrics = self._metrics
         call.traceparent = traceparent.read(headers.traceparent)
         call.last_event_id = headers.last_event_id

@@ -60,9 +60,28 @@ async def read_json(
     Raises `TooLarge`, `UnsupportedMediaType` (a body needs the type `application/json`; with `texts` the caller takes others, too, which
     the message names) and `BadJson`.
     """
-    raw, size = await _read(receive, size, many)
+    raw, size = await read_bytes(receive, size, many, media_type, encoding, texts=texts)
     if not raw:
         return {}
+    if len(raw) <= THREAD_BYTES:
+        return jsontext.parse(raw)
+    async with threads:
+        return await asyncio.to_thread(_parse, raw, size)
+
+
+async def read_bytes(
+    receive: Receive,
+    size: Size,
+    many: Many | None,
+    media_type: bytes | None,
+    encoding: bytes | None,
+    *,
+    texts: bool = False,
+) -> tuple[bytes, Size]:
+    """A body that is meant to be JSON as it came, and the size that counted for it. Raises as `read_json`, but for `BadJson`."""
+    raw, size = await _read(receive, size, many)
+    if not raw:
+        return raw, size
     if media_type != b"application/json" and (media_type is None or not _JSON.fullmatch(media_type.strip())):
         sent = repr(clean(media_type.decode("latin-1"), 80)) if media_type is not None else "none"
         also = f" (or, the text alone, {' or '.join(TEXT_TYPES)})" if texts else ""
@@ -70,10 +89,7 @@ async def read_json(
             f"A body must be sent with `Content-Type: application/json`{also}, in UTF-8; got {sent}."
         )
     _refuse_encoded(encoding)
-    if len(raw) <= THREAD_BYTES:
-        return jsontext.parse(raw)
-    async with threads:
-        return await asyncio.to_thread(_parse, raw, size)
+    return raw, size
 
 
 def is_text(media_type: bytes | None) -> bool:
@@ -103,6 +119,12 @@ def _refuse_encoded(encoding: bytes | None) -> None:
 
 
 def _parse(raw: bytes, size: Size) -> Any:
+    refuse_crowded(raw, size)
+    return jsontext.parse(raw)
+
+
+def refuse_crowded(raw: bytes, size: Size) -> None:
+    """Raises `TooLarge` for JSON that takes far more memory than its text."""
     held = jsontext.containers(raw) if len(raw) > 2 * size.containers else 0
     if held > size.containers:
         raise TooLarge(
@@ -110,7 +132,6 @@ def _parse(raw: bytes, size: Size) -> Any:
             limit=size.containers,
             actual=held,
         )
-    return jsontext.parse(raw)
 
 
 async def _read(receive: Receive, size: Size, many: Many | None) -> tuple[bytes, Size]:

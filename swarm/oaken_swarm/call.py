@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import orjson
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import NotFound
@@ -83,6 +83,10 @@ class Call:
     last_event_id: str | None = None
     traceparent: str | None = None
     """As `traceparent.read` gives it."""
+    base: str = ""
+    """Scheme and host as the client sees them; only for open routes and mounts."""
+    doors: Collection[str] = ()
+    """First segments of the paths of mounts."""
     metrics: Metrics | None = None
     """None where no port is served."""
 
@@ -110,6 +114,11 @@ class Call:
         if self.token is None:
             return  # a local caller
         await self.callers.check(self.token)
+
+
+Mount = Callable[[Call, Scope, bytes, Send], Awaitable[Answer | None]]
+"""Another application behind the same checks. It gets a call, which is of no route, with its whole body; None says that it has answered by
+itself. The door of the caller is the first segment of its path."""
 
 
 def unquoted(segment: str) -> str:

@@ -28,6 +28,11 @@ class Callers:
         self._failures = Rate(clock, FAILURES_A_MINUTE, 60)
         self._loopback = Rate(clock, LOOPBACK_FAILURES_A_MINUTE, 60)
 
+    @property
+    def issuer(self) -> str | None:
+        """Of whom a client may get a token by itself; None where all tokens are made here."""
+        return self._oidc.issuer if self._oidc is not None else None
+
     async def authenticate(self, token: str | None, address: str, via: str = "http") -> Principal:
         """Who carries the token, `via` being the door it came to. Raises `Unauthenticated`, and `RateLimited` after too many of those
         from one address; of an issuer's tokens also what `Oidc.authenticate` raises."""

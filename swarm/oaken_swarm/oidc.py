@@ -59,7 +59,7 @@ class Oidc:
                 f"[auth.oidc] issuer is {clean(settings.issuer, 100)!r}; it must be an https address, as the issuer itself writes it.",
                 setting="[auth.oidc] issuer",
             )
-        self._issuer = settings.issuer
+        self.issuer = settings.issuer
         self._audience = settings.audience
         self._roles_claim = settings.roles_claim
         self._clock = clock
@@ -77,7 +77,7 @@ class Oidc:
         said = claims.get(self._roles_claim)
         words = said.split() if isinstance(said, str) else cast("list[object]", said) if isinstance(said, list) else []
         roles = tuple(role for role in ROLES if role in words)
-        name = actor_id(self._issuer, claims["sub"])
+        name = actor_id(self.issuer, claims["sub"])
         if not roles:
             raise Forbidden(
                 f"{name} is known, but has no role here: the claim {self._roles_claim!r} of the token names none of {', '.join(ROLES)}.",
@@ -106,7 +106,7 @@ class Oidc:
                 key,
                 algorithms=[header.algorithm],
                 audience=self._audience,
-                issuer=self._issuer,
+                issuer=self.issuer,
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )

@@ -46,6 +46,7 @@ _PARAMETERS: dict[str, Json] = {
     "lease_id": {"type": "string", "pattern": r"^[0-9]{1,16}-[0-9]{1,9}-[0-9a-f]{24}$"},
     "name": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[A-Za-z0-9][A-Za-z0-9._@/-]*$"},
     "subject": {"type": "string", "minLength": 1, "maxLength": 255},
+    "door": {"type": "string", "enum": ["mcp"]},
 }
 _KEY: Json = {
     "name": "Idempotency-Key",

@@ -24,11 +24,11 @@ def problem(error: OakenError) -> dict[str, Any]:
     }
 
 
-def problem_answer(error: OakenError) -> Answer:
-    """A refusal as a response, with the headers its status asks for."""
+def problem_answer(error: OakenError, challenge: bytes = b"Bearer") -> Answer:
+    """A refusal as a response, with the headers its status asks for; `challenge` says who is not known how to come in."""
     headers: list[tuple[bytes, bytes]] = []
     if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+        headers.append((b"www-authenticate", challenge))
     elif error.status == 405:
         headers.append((b"allow", ", ".join(error.details["allow"]).encode()))
     elif error.status == 413:

@@ -10,7 +10,7 @@ import pytest
 
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
-from oaken_swarm.app import WHO
+from oaken_swarm.call import Answer, Call
 from oaken_swarm.guard import Guard
 from tests.service import Service, problem, serve
 
@@ -233,15 +233,30 @@ async def test_nothing_is_logged_of_ordinary_calls(server: Service, caplog: pyte
 
 
 async def test_another_application_can_be_mounted_behind_the_same_checks(core: Core) -> None:
-    async def other(scope: Any, receive: object, send: object) -> None:
-        assert (scope[WHO].actor.id, scope[WHO].actor.via) == ("ann", "other")
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})  # type: ignore[operator]
-        await send({"type": "http.response.body", "body": b"hi"})  # type: ignore[operator]
+    async def other(call: Call, scope: Any, raw: bytes, send: object) -> Answer:
+        assert (call.who.actor.id, call.who.actor.via) == ("ann", "other")
+        return Answer(b"hi " + raw, media_type=b"text/plain")
 
     service = await serve(core, mounts={"other": other})
     http = await service.http()
     for path in ("/other", "/other/deep?x=1"):
-        assert (await http.get(path)).text == "hi"
+        assert (await http.get(path)).text == "hi "
+    assert (await http.post("/other", json=[1])).text == "hi [1]"
+    problem(
+        await http.post("/other", content=b"[1]", headers={"Content-Type": "text/csv"}), 415, "unsupported_media_type"
+    )
+    problem(
+        await http.post("/other", content=b"[" * (3 << 20), headers={"Content-Type": "application/json"}),
+        413,
+        "too_large",
+    )
+    problem(
+        await http.post("/other", content=b" " * (17 << 20), headers={"Content-Type": "application/json"}),
+        413,
+        "too_large",
+    )
+    counted = (await http.get("/metrics")).text
+    assert 'oaken_requests_total{method="POST",route="/other",status="200"} 1.0' in counted
     problem(await http.get("/other", headers={"Authorization": "Bearer wrong"}), 401, "unauthenticated")
     problem(await http.get("/others"), 404, "not_found")
     problem(await http.get("/other", headers={"Host": "evil.example"}), 421, "misdirected")

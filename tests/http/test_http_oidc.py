@@ -25,6 +25,7 @@ from oaken_jobs.config import OidcSettings, ServerSettings, load
 from oaken_jobs.core import Core
 from oaken_jobs.errors import ConfigError, Unauthenticated, Unavailable
 from oaken_swarm import oidc
+from oaken_swarm.call import Answer, Call
 from oaken_swarm.oidc import Oidc, actor_id
 from tests.service import Service, problem, serve
 
@@ -363,3 +364,40 @@ async def test_a_process_takes_tokens_of_the_issuer_in_its_settings(tmp_path: Pa
 async def test_without_an_issuer_such_a_token_is_one_that_is_not_known(server: Service, issuer: Issuer) -> None:
     problem(await me(server, issuer.token()), 401, "unauthenticated")
     assert issuer.asked == []
+
+
+async def test_clients_learn_where_to_sign_in_only_where_an_issuer_is_configured(core: Core, issuer: Issuer) -> None:
+    async def door(call: Call, scope: Any, raw: bytes, send: object) -> Answer:
+        return Answer(b"{}")
+
+    about = "/.well-known/oauth-protected-resource/mcp"
+    for found, challenge in (
+        (None, "Bearer"),
+        (Oidc(settings(issuer), core.clock), "Bearer resource_metadata="),
+    ):
+        service = await serve(core, ServerSettings(port=0), oidc=found, mounts={"mcp": door})
+        async with httpx2.AsyncClient(base_url=service.url, trust_env=False) as http:
+            refused = await http.post("/mcp", json={}, headers={"Authorization": "Bearer wrong"})
+            told = refused.headers["www-authenticate"]
+            if found is None:
+                assert told == challenge
+                problem(await http.get(about), 404, "not_found")
+            else:
+                assert told == f'{challenge}"{service.url}{about}"'
+                assert (await http.get(about)).json() == {
+                    "resource": f"{service.url}/mcp",
+                    "authorization_servers": [issuer.url],
+                    "bearer_methods_supported": ["header"],
+                }
+                problem(await http.get(f"{about}2"), 404, "not_found")
+                assert (await http.get("/v1/me")).headers["www-authenticate"] == "Bearer"
+        await service.close()
+
+
+async def test_behind_a_proxy_the_place_to_sign_in_is_named_as_clients_reach_it(core: Core, issuer: Issuer) -> None:
+    behind = ServerSettings(port=0, behind_proxy=True, allowed_hosts=["jobs.example"])
+    service = await serve(core, behind, oidc=Oidc(settings(issuer), core.clock), mounts={"mcp": None})
+    async with httpx2.AsyncClient(base_url=service.url, trust_env=False) as http:
+        told = await http.get("/.well-known/oauth-protected-resource/mcp", headers={"Host": "jobs.example"})
+    assert told.json()["resource"] == "https://jobs.example/mcp"
+    await service.close()

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind
@@ -20,9 +21,12 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import tools
 from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.tools import LEASE_SECONDS
-from oaken_swarm.app import WHO
+from oaken_swarm.call import Call, ClientGone
+from oaken_swarm.callers import Callers
+from oaken_swarm.polls import Polls
+from oaken_swarm.waits import Waits
 from tests.mcp.door import Caller
-from tests.service import Service, eventually, problem, serve
+from tests.service import ROOT, Service, eventually, problem, serve
 
 ERAS = ("auto", "legacy")
 LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -123,8 +127,7 @@ async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
 ) -> None:
     """It goes just when its answer is made, after the lease."""
     who = Principal(Actor("agent", "bot", "mcp"), frozenset({"user", "agent"}), by_token=True)
-    gone, sent = asyncio.Event(), list[object]()
-    body = [{"type": "http.request", "body": orjson.dumps(LEASE), "more_body": False}]
+    gone = asyncio.Event()
     make = tools._leases
 
     def leases(*given: Any) -> Any:
@@ -132,21 +135,95 @@ async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
         return make(*given)
 
     async def receive() -> Any:
-        if body:
-            return body.pop()
         await gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: object) -> None:
-        sent.append(message)
+        raise AssertionError("nothing is sent to who has gone")
 
     monkeypatch.setattr(tools, "_leases", leases)
     job = (await core.jobs.enqueue(who, NewJobRequest(kind="shout"))).job
     headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-    scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", WHO: who}
+    scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b""}
+    call = Call(core, Callers(core.tokens, core.clock, None), Polls(core.clock), Waits(), receive, who, None)
     endpoint = Endpoint(core)
-    await endpoint({**scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive, send)
+    with pytest.raises(ClientGone):
+        await endpoint(
+            call, {**scope, "headers": [*headers, (b"content-type", b"application/json")]}, orjson.dumps(LEASE), send
+        )
     await endpoint.stop()
-    assert not sent
     (row,) = await core.store.jobs([job.id])
     assert (row.state, row.epoch, row.attempts) == ("queued", 1, 0)
+
+
+async def test_a_tool_that_the_token_may_not_use_is_refused_with_the_scope_that_would_do(service: Service) -> None:
+    http = await service.http("eve", "viewer")
+    for tool, scope, roles in (("enqueue", "user", "user or agent or admin"), ("lease", "agent", "agent or admin")):
+        params = {"name": tool, "arguments": {}}
+        answer = await http.post(PATH, json={**LEASE, "id": "a", "params": params}, headers=HEADERS)
+        assert answer.status_code == 403
+        assert answer.headers["www-authenticate"] == f'Bearer error="insufficient_scope", scope="{scope}"'
+        assert (answer.json()["id"], answer.json()["error"]["code"]) == ("a", 403)
+        assert roles in answer.json()["error"]["message"]
+    async with connected(service, service.tokens["eve"], "auto") as eve:
+        with pytest.raises(MCPError, match="may not use lease: that takes the role agent or admin"):
+            await eve.client.call_tool("lease", {})
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}', -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"2.0","id":true,"method":"tools/list"}', -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"2.0","id":[],"method":"tools/list"}', -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"1.0","id":1,"method":"tools/list"}', -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"2.0","id":1,"method":1}', -32600, "no JSON-RPC"),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]', -32600, "no JSON-RPC"),
+        (b"7", -32600, "no JSON-RPC"),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}', -32700, "twice"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":"\\ud800"}}', -32700, "surrogate"),
+        (b"{", -32700, "JSON"),
+        (b"\xff", -32700, "UTF-8"),
+        (b"[" * 100_000, -32700, "deep"),
+        (b"", -32700, "JSON"),
+    ],
+)
+async def test_what_is_no_message_is_refused_as_json_rpc_does(
+    service: Service, message: bytes, code: int, words: str
+) -> None:
+    http = await service.http()
+    for version in ({}, {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}):
+        answer = await http.post(
+            PATH, content=message, headers={**HEADERS, "Content-Type": "application/json", **version}
+        )
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["code"] == code
+        assert words in answer.json()["error"]["message"]
+
+
+async def test_a_body_that_is_not_read_is_refused_as_everywhere(service: Service) -> None:
+    http = await service.http()
+    typed = {**HEADERS, "Content-Type": "text/plain"}
+    problem(await http.post(PATH, content=b"{}", headers=typed), 415, "unsupported_media_type")
+    packed = {**HEADERS, "Content-Type": "application/json", "Content-Encoding": "gzip"}
+    problem(await http.post(PATH, content=b"{}", headers=packed), 415, "unsupported_media_type")
+
+
+async def test_calls_are_counted_by_their_path_and_never_by_what_they_hold(service: Service) -> None:
+    http = await service.http()
+    await http.post(PATH, json=LISTING, headers=HEADERS)
+    counted = (await http.get("/metrics")).text
+    assert 'oaken_requests_total{method="POST",route="/mcp",status="200"} 1.0' in counted
+
+
+async def test_a_token_that_is_revoked_ends_the_call_that_waits_with_it(service: Service) -> None:
+    http = await service.http("bot", "agent")
+    waiting = asyncio.ensure_future(http.post(PATH, json=LEASE, headers=HEADERS, timeout=20))
+
+    async def waits() -> bool:
+        return service.core.dispatch.waiting == 1
+
+    await eventually(waits)
+    await service.core.tokens.revoke(ROOT, "bot")
+    problem(await waiting, 401, "unauthenticated")
