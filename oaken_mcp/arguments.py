@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -193,41 +194,76 @@ M = TypeVar("M", bound=BaseModel)
 
 _IDS = frozenset({"job_id", "parent_id", "job_ids"})
 _BODIES = frozenset({"payload", "payloads", "result"})
-_ID = re.compile(r"#?([0-9]{1,16})", re.ASCII)
+_WORDS = frozenset({"queues", "kinds"})
+"""Lists of what holds no comma."""
+_ID = re.compile(
+    r"[\s#\"'`(\[]*(?:oaken://jobs/|(?:the )?job(?:[ _-]?id)?[\s:=#_-]*)?([0-9]{1,16})[\s\"'`)\].]*",
+    re.ASCII | re.IGNORECASE,
+)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|h|d)(?:[a-z]*)", re.ASCII | re.IGNORECASE)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LENGTHS = frozenset({"wait", "seconds", "retry_after"})
+"""Arguments in seconds that do not say so at their ends."""
 
 
 def take(model: type[M], given: Mapping[str, Any] | None) -> M:
     """The arguments of a call as its model, with what models and clients commonly get wrong put right.
 
-    Null is absent; a single value will do for a list; `"#1042"` for an id; JSON in a text for an object or a list; any other
-    text for a payload or a result is `{"text": …}`; what clients add of their own is dropped. Raises `InvalidRequest`
-    naming every argument at fault, an unknown one with the nearest known.
+    Null is absent; a single value will do for a list; `"#1042"`, or `"job 1042"`, for an id; a text for the number or the switch that it
+    spells; `"5 minutes"` for seconds; JSON in a text for an object or a list; any other text for a payload or a result is `{"text": …}`;
+    what clients add of their own is dropped. Raises `InvalidRequest` naming every argument at fault, an unknown one with what may be meant.
     """
     arguments = {name: value for name, value in (given or {}).items() if value is not None and name not in NOISE}
     # What JSON readers cannot keep is refused with its place, by whichever transport it came.
     jsontext.dump(arguments, what="arguments object", error=InvalidRequest)
-    types = {name: field["type"] for name, field in properties(model).items()}
-    return read(model, {name: _value(name, types.get(name), value) for name, value in arguments.items()})
+    fields = properties(model)
+    return read(
+        model, {name: _value(name, fields.get(name, {}), value) for name, value in arguments.items()}, hint=_meant
+    )
 
 
-def _value(name: str, wanted: str | None, value: Any) -> Any:
+def _value(name: str, field: Json, value: Any) -> Any:
+    wanted = field.get("type")
     if wanted == "array":
-        items = _list(value)
+        items = _list(name, value)
         if name in _IDS:
             return [_id(item) for item in items]
         return [_object(name, item) for item in items] if name in _BODIES else items
     if wanted == "object":
         return _object(name, value)
-    if wanted == "integer":
-        value = _id(value) if name in _IDS else value
-        # Some clients have only one type of number.
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-    return value
+    if isinstance(value, str):
+        value = _spelled(name, field, value)
+    # Some clients have only one type of number.
+    return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
-def _list(value: Any) -> list[Any]:
-    parsed = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
-    return cast("list[Any]", parsed) if isinstance(parsed, list) else [value]
+def _spelled(name: str, field: Json, text: str) -> Any:
+    """The value that a text spells; the text itself where it is none."""
+    bare, wanted = text.strip(), field.get("type")
+    if wanted in ("integer", "number"):
+        if name in _IDS:
+            return _id(text)
+        if _NUMBER.fullmatch(bare):
+            return float(bare)
+        if (name in _LENGTHS or name.endswith("_seconds")) and (length := _DURATION.fullmatch(bare)):
+            return float(length[1]) * _UNITS[length[2].lower()]
+    elif wanted == "boolean":
+        return {"true": True, "false": False}.get(bare.lower(), text)
+    elif name == "lease_id":
+        return text.strip(" \t\r\n\"'`")
+    elif "enum" in field:
+        return bare.lower()
+    return text
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if isinstance(value, str):
+        parsed = _parsed(value) if value.lstrip().startswith("[") else value
+        if isinstance(parsed, str) and (name in _WORDS or name in _IDS):
+            return [word.strip() for word in parsed.split(",")]
+        value = parsed
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def _object(name: str, value: Any) -> Any:
@@ -252,6 +288,63 @@ def _parsed(text: str) -> Any:
 def _id(value: Any) -> Any:
     match = _ID.fullmatch(value.strip()) if isinstance(value, str) else None
     return int(match[1]) if match else value
+
+
+_SAME: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = tuple(
+    (frozenset(words.split()), tuple(names.split()))
+    for words, names in (
+        ("id job task task_id number", "job_id lease_id"),
+        ("ids jobs tasks task_ids", "job_ids payloads"),
+        ("lease lease_token token handle receipt", "lease_id"),
+        ("type job_type task_type function", "kind kinds"),
+        (
+            "data input inputs args arguments params parameters body content prompt instructions spec",
+            "payload result text",
+        ),
+        ("items batch payload_list", "payloads"),
+        ("output outputs response return value answer data", "result text"),
+        ("text message description details", "payload result error message question text"),
+        ("reason exception cause error_message", "error question"),
+        ("percentage progress pct", "percent"),
+        ("note comment", "message title"),
+        ("timeout timeout_seconds max_wait wait_for", "wait seconds wait_seconds lease_seconds"),
+        ("delay start_in after", "delay_seconds seconds after_children"),
+        ("duration extend extend_seconds extension ttl", "lease_seconds ttl_seconds"),
+        ("when at eta scheduled_for schedule_at start_at not_before", "run_at seconds"),
+        ("deadline due expires expiry", "expires_at"),
+        ("unique_key unique dedup_key key", "dedupe_key idempotency_key"),
+        ("request_id client_id", "idempotency_key"),
+        ("count n num limit max_jobs batch_size size", "max limit"),
+        ("search q filter term", "query"),
+        ("page page_token offset next", "cursor"),
+        ("status states", "state"),
+        ("queue_name", "queue queues"),
+        ("retry_in backoff retry_delay retry_seconds", "retry_after"),
+        ("retries max_retries attempts", "max_attempts"),
+        ("fatal final no_retry", "permanent"),
+        ("ask", "question"),
+        ("wait_for_children children join", "after_children"),
+        ("cost price", "cost_usd"),
+        ("budget max_cost", "budget_usd"),
+        ("model", "produced_by"),
+        ("tokens token_usage", "usage"),
+        ("label labels", "tags"),
+        ("parent", "parent_id"),
+        ("section field", "part"),
+    )
+)
+"""What models call arguments, and the names of those that are meant, the likeliest first."""
+
+
+def _meant(model: type[BaseModel], name: str) -> str | None:
+    if model is Enqueue and name == "queue":
+        return "a job goes to the queue of its kind or subject; leave it out, or move the job with requeue"
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    for words, names in _SAME:
+        if snake in words and (found := next((known for known in names if known in model.model_fields), None)):
+            return f"did you mean {found}?"
+    near = difflib.get_close_matches(snake, list(model.model_fields), n=1)
+    return f"did you mean {near[0]}?" if near else None
 
 
 # What a client is shown.

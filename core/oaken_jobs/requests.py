@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -364,14 +364,23 @@ class IntakeRequest(Request):
 M = TypeVar("M", bound=BaseModel)
 
 
-def read(model: type[M], data: Any, where: str = "") -> M:
-    """`data` as a `model`. Raises `InvalidRequest` naming every field at fault; `where` is put before their names."""
+Hint = Callable[[type[BaseModel], str], str | None]
+
+
+def _nearest(model: type[BaseModel], name: str) -> str | None:
+    near = difflib.get_close_matches(name, list(model.model_fields), n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def read(model: type[M], data: Any, where: str = "", hint: Hint = _nearest) -> M:
+    """`data` as a `model`. Raises `InvalidRequest` naming every field at fault; `where` is put before their names. `hint` says what may
+    be meant by an unknown one, given the model of the object that it stands in."""
     if not isinstance(data, Mapping):
         raise InvalidRequest(f"{where or 'The body'} must be a JSON object with {_fields(model)}; got {_named(data)}.")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_problem(model, e) for e in error.errors(include_url=False)[:10]]
+        problems = [_problem(model, e, hint) for e in error.errors(include_url=False)[:10]]
     if where:
         for problem in problems:
             problem["field"] = f"{where}.{problem['field']}" if problem["field"] else where
@@ -392,7 +401,7 @@ def _inner(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
     return model
 
 
-def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
+def _problem(model: type[BaseModel], error: Any, hint: Hint) -> dict[str, str]:
     """One finding in our words. Values are the caller's own and cut short."""
     location = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained-"))]
     field = ".".join(location)
@@ -401,9 +410,8 @@ def _problem(model: type[BaseModel], error: Any) -> dict[str, str]:
     shown = _named(error.get("input"))
     if kind == "extra_forbidden":
         inner = _inner(model, location[:-1])
-        near = difflib.get_close_matches(location[-1], list(inner.model_fields), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {_fields(inner)}"
-        return {"field": field[:100], "problem": f"unknown field; {hint}"}
+        told = hint(inner, location[-1]) or f"known are {_fields(inner)}"
+        return {"field": field[:100], "problem": f"unknown field; {told}"}
     if kind == "missing":
         return {"field": field, "problem": "is required"}
     counted = ("be", "characters") if isinstance(error.get("input"), str) else ("have", "entries")
