@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from oaken_jobs import jsontext
@@ -45,7 +45,18 @@ NOISE = frozenset({"toolCallId", "sessionId", "action", "chatInput"})
 
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT, allow_inf_nan=False)]
 LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)]
-LeaseId = Annotated[str, Field(max_length=100)]
+_LEASE_ID = re.compile(r"[0-9]{1,16}-[0-9]{1,9}-[0-9a-f]{24}", re.ASCII)
+
+
+def _lease_id(value: Any) -> Any:
+    if isinstance(value, str) and _LEASE_ID.fullmatch(value):
+        return value
+    raise PydanticCustomError(
+        "lease_id", "give the long id that lease gave you; if you lost it, call lease with resume"
+    )
+
+
+LeaseId = Annotated[str, BeforeValidator(_lease_id)]
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 Part = Literal["payload", "result", "last_error", "instructions", "question", "answers"]
 

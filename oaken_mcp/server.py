@@ -68,8 +68,8 @@ def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any
         tool = tool_named(params.name)
         if tool is None:
             near = difflib.get_close_matches(params.name[:100], list(_BY_NAME), n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_BY_NAME)}."
-            raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}")
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}There are {', '.join(_BY_NAME)}.")
         return await carry_out(tool, context(ctx), params.arguments)
 
     return Server(

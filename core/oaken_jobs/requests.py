@@ -385,7 +385,7 @@ def read(model: type[M], data: Any, where: str = "", hint: Hint = _nearest) -> M
         for problem in problems:
             problem["field"] = f"{where}.{problem['field']}" if problem["field"] else where
     text = "; ".join(f"{p['field']}: {p['problem']}" if p["field"] else p["problem"] for p in problems)
-    raise InvalidRequest(text + ".", errors=problems)
+    raise InvalidRequest(text if text.endswith("?") else f"{text}.", errors=problems)
 
 
 def _fields(model: type[BaseModel]) -> str:

@@ -528,7 +528,7 @@ async def test_a_lost_lease_says_what_to_do_next(door: Door) -> None:
             told = await call.refused(tool, lease_id=lease["lease_id"], **more)
             assert told.startswith("Lease lost: ")
             assert "Call lease for new work." in told
-        assert "is no lease id" in await call.refused("heartbeat", lease_id="1")
+        assert "if you lost it, call lease with resume" in await call.refused("heartbeat", lease_id="1")
 
 
 async def test_another_agent_cannot_finish_my_job(door: Door) -> None:

@@ -14,7 +14,7 @@ from oaken_swarm.paths import Paths
 from oaken_swarm.routes import ROUTES
 
 URL = "http://oaken.test"
-NO_CALL = {"/docs"}
+NO_CALL = {"/docs", "/.well-known/oauth-protected-resource/{door}"}
 """For people."""
 
 CALLS: dict[str, list[Callable[[Client], Any]]] = {
