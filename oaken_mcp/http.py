@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import mcp_types as types
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+    from oaken_mcp.subscriptions import Updates
+
 DOOR = "mcp"
 PATH = f"/{DOOR}"
 CONTEXT = "oaken.context"
@@ -40,6 +42,7 @@ class Endpoint:
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._streams = Waits()
 
     async def __call__(self, call: Call, scope: Scope, raw: bytes, send: Send) -> Answer | None:
         if scope["path"] != PATH:
@@ -48,15 +51,22 @@ class Endpoint:
             # A stream of the server's own, or a session to end: there is neither.
             raise MethodNotAllowed("MCP messages are sent with POST; there are no sessions here.", allow=["POST"])
         manager = await self._begun()
-        refusal = await asyncio.to_thread(_refused, call, raw) if len(raw) > _THREAD_BYTES else _refused(call, raw)
-        if refusal is not None:
-            return refusal
-        context = scope[CONTEXT] = Context(self._core, call.who)
+        asked = await asyncio.to_thread(_asked, call, raw) if len(raw) > _THREAD_BYTES else _asked(call, raw)
+        if isinstance(asked, Answer):
+            return asked
+        context = scope[CONTEXT] = Context(self._core, call.who, ended=call.ended)
         answering = _Answering(raw, send)
+        handling = manager.handle_request(scope, answering.receive, answering.send)
         try:
-            waited = await call.wait(manager.handle_request(scope, answering.receive, answering.send))
+            if asked == "subscriptions/listen":
+                # It goes on until it ends by itself, which it does at a stop and with its token: so its client hears of that.
+                waited = await self._streams.run(call.receive, handling, asyncio.Event().wait())
+            else:
+                waited = await call.wait(handling)
             if waited.gone or await Waits.gone(call.receive):
                 raise ClientGone
+            if answering.answer is None:
+                return None
             await call.check_token()
             if not waited.done or self._stopping.is_set():  # the SDK's streams may have been closed under it
                 raise stopping()
@@ -83,7 +93,7 @@ class Endpoint:
 
     async def _serve(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
-            manager = await asyncio.to_thread(_manager)
+            manager, updates = await asyncio.to_thread(_manager, self._core)
         except Exception as error:
             self._manager = None  # the next call tries again
             begun.set_exception(error)
@@ -91,6 +101,7 @@ class Endpoint:
         async with manager.run():
             begun.set_result(manager)
             await self._stopping.wait()
+            updates.end()
 
     async def _give_back(self, context: Context) -> None:
         """Returns jobs that were leased for an answer which reached nobody."""
@@ -144,8 +155,9 @@ _THREAD_BYTES = 256 << 10
 """From here on a message is looked at in a thread, so that other calls are answered meanwhile."""
 
 
-def _refused(call: Call, raw: bytes) -> Answer | None:
-    """The answer to a message that the SDK would misread, or that asks for what the caller may not."""
+def _asked(call: Call, raw: bytes) -> str | Answer:
+    """The method of a request, empty for another message; or the answer to one that the SDK would misread, or that asks for what the
+    caller may not."""
     import mcp_types as types
 
     from oaken_mcp.server import tool_named
@@ -155,11 +167,11 @@ def _refused(call: Call, raw: bytes) -> Answer | None:
         message = parse(raw)
     except Unreadable as refusal:
         return _error(refusal.reply, 400)
-    if not isinstance(message, types.JSONRPCRequest) or message.method != "tools/call":
-        return None
-    tool = tool_named((message.params or {}).get("name"))
+    if not isinstance(message, types.JSONRPCRequest):
+        return ""
+    tool = tool_named((message.params or {}).get("name")) if message.method == "tools/call" else None
     if tool is None or tool.allowed(call.who):
-        return None
+        return message.method
     scope = tool.roles[0]
     text = f"{call.who.name} may not use {tool.name}: that takes the role {' or '.join(tool.roles)}. Tell the person you work for."
     error = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=types.ErrorData(code=FORBIDDEN, message=text))
@@ -171,10 +183,11 @@ def _error(error: types.JSONRPCError, status: int, *headers: tuple[bytes, bytes]
     return Answer(error.model_dump_json(by_alias=True, exclude_unset=True).encode(), status, headers)
 
 
-def _manager() -> StreamableHTTPSessionManager:
+def _manager(core: Core) -> tuple[StreamableHTTPSessionManager, Updates]:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from oaken_mcp import server
+    from oaken_mcp.subscriptions import Updates
 
     # It tells of every client that goes away, with what was sent in its tracebacks. What fails in a tool is logged by us.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -183,6 +196,7 @@ def _manager() -> StreamableHTTPSessionManager:
         found: Context = ctx.request.scope[CONTEXT]
         return found
 
-    return StreamableHTTPSessionManager(
-        server.build(context), json_response=True, stateless=True, max_request_body_size=sys.maxsize
-    )
+    updates = Updates(core)
+    mcp = server.build(context, updates)
+    manager = StreamableHTTPSessionManager(mcp, json_response=True, stateless=True, max_request_body_size=sys.maxsize)
+    return manager, updates

@@ -6,6 +6,7 @@ Nothing is kept here. What the protocol wants said in headers over HTTP is read 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any, cast
 
 import httpx2
@@ -22,9 +23,10 @@ from mcp.shared.inbound import (
 from oaken_mcp.http import PATH
 from oaken_mcp.stdio import DRAIN_SECONDS, Unreadable, parse
 from oaken_mcp.wire import Wire, Writer, lines
+from oaken_swarm.following import messages
 
 ANSWER_SECONDS = 60.0
-"""How long one call may take; the tools answer within 20."""
+"""How long one call may take, and how long a stream may be silent; the tools answer within 20, and streams give a sign of life every 15."""
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 
 
@@ -83,22 +85,43 @@ class Relay:
 
     async def _call(self, request: types.JSONRPCRequest) -> None:
         answer: dict[str, Any]
+        listens = request.method == "subscriptions/listen"
         try:
-            body = request.model_dump_json(by_alias=True, exclude_unset=True)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                response = await self._http.post(f"{self._url}{PATH}", content=body, headers=self._headers(request))
-            answer = _read(response, request.id)
+            if listens:
+                answer = await self._listen(request)
+            else:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    response = await self._http.post(**self._request(request))
+                answer = _read(response, request.id)
             line = orjson.dumps(answer)
         except Exception as error:  # whatever it is, the client waits for an answer
-            answer = _refusal(
-                request.id,
-                f"{self._url} does not answer ({type(error).__name__}). The outcome of the call is unknown: look with status or "
-                "list_jobs, then call again.",
+            doing = (
+                "The stream is lost: open it again, and read again what it is about."
+                if listens
+                else "The outcome of the call is unknown: look with status or list_jobs, then call again."
             )
+            answer = _refusal(request.id, f"{self._url} does not answer ({type(error).__name__}). {doing}")
             line = orjson.dumps(answer)
         if request.method == "initialize":
             self._version = _text(answer.get("result"), "protocolVersion")
         await self._answer(line)
+
+    async def _listen(self, request: types.JSONRPCRequest) -> dict[str, Any]:
+        """Hands on what a stream brings; its last message is the answer."""
+        async with self._http.stream("POST", **self._request(request)) as response:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                await response.aread()
+                return _read(response, request.id)
+            async with aclosing(messages(response.aiter_bytes())) as stream:
+                async for message in stream:
+                    if "id" in message.json:
+                        return message.json | {"id": request.id}
+                    await self._answer(message.data)
+        raise EOFError
+
+    def _request(self, request: types.JSONRPCRequest) -> dict[str, Any]:
+        body = request.model_dump_json(by_alias=True, exclude_unset=True)
+        return {"url": f"{self._url}{PATH}", "content": body, "headers": self._headers(request)}
 
     def _headers(self, request: types.JSONRPCRequest) -> dict[str, str]:
         params: dict[str, Any] = request.params or {}

@@ -1,23 +1,26 @@
-"""The server as the SDK runs it: which tools there are for a caller, and how a call's answer or refusal looks on the wire."""
+"""The server as the SDK runs it: what there is for a caller, and how an answer or a refusal looks on the wire."""
 
 from __future__ import annotations
 
 import difflib
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import mcp_types as types
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from oaken_jobs import __version__
-from oaken_jobs.errors import OakenError
+from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.model import Json
-from oaken_mcp import answers, arguments
+from oaken_mcp import answers, arguments, prompts, resources
 from oaken_mcp.catalogue import TOOLS, Tool
+from oaken_mcp.subscriptions import Source, Updates, of_resources
 from oaken_mcp.tools import Context
 
 log = logging.getLogger("oaken.mcp")
@@ -48,6 +51,22 @@ UNEXPECTED = (
 )
 ERROR_LIMIT = 6_000
 
+SOURCES: tuple[Source, ...] = (of_resources,)
+"""What can be listened to."""
+
+_KEPT = CacheHint(300_000, "private")
+"""What a caller is offered follows from its roles, which a token keeps."""
+_READ = CacheHint(0, "private")
+CACHING: dict[CacheableMethod, CacheHint] = {
+    "server/discover": _KEPT,
+    "tools/list": _KEPT,
+    "prompts/list": _KEPT,
+    "resources/templates/list": _KEPT,
+    "resources/list": _READ,
+    "resources/read": _READ,
+}
+"""How long clients may keep what they were given, and that it is nobody else's."""
+
 
 def client_name(ctx: ServerRequestContext[Any]) -> str | None:
     """What the client of a request calls itself; None where it does not say."""
@@ -55,8 +74,8 @@ def client_name(ctx: ServerRequestContext[Any]) -> str | None:
     return client.client_info.name if client else None
 
 
-def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any]:
-    """The server. `context` says whose a request is, and on which open core."""
+def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Updates | None = None) -> Server[Any]:
+    """The server. `context` says whose a request is, and on which open core; without `updates` nobody is told of changes."""
 
     async def list_tools(
         ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
@@ -72,17 +91,114 @@ def build(context: Callable[[ServerRequestContext[Any]], Context]) -> Server[Any
             raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}There are {', '.join(_BY_NAME)}.")
         return await carry_out(tool, context(ctx), params.arguments)
 
-    return Server(
+    async def list_prompts(
+        ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=prompts.listed(context(ctx).who))
+
+    async def get_prompt(ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        with _refusing(ctx.method):
+            return await prompts.messages(context(ctx), params.name, params.arguments)
+
+    async def list_resources(
+        ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        with _refusing(ctx.method):
+            return types.ListResourcesResult(resources=await resources.listed(context(ctx)))
+
+    async def list_templates(
+        ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=resources.templates(context(ctx)))
+
+    async def read_resource(
+        ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        with _refusing(ctx.method):
+            text = await resources.text(context(ctx), params.uri)
+        contents = types.TextResourceContents(uri=params.uri, mime_type=resources.MEDIA_TYPE, text=text)
+        return types.ReadResourceResult(contents=[contents])
+
+    async def complete(ctx: ServerRequestContext[Any], params: types.CompleteRequestParams) -> types.CompleteResult:
+        argument = params.argument
+        with _refusing(ctx.method):
+            if isinstance(params.ref, types.PromptReference):
+                found = prompts.completed(context(ctx), params.ref.name, argument.name, argument.value)
+            else:
+                found = resources.completed(context(ctx), params.ref.uri, argument.name, argument.value)
+            values, more = await found
+        return types.CompleteResult(completion=types.Completion(values=values, has_more=more))
+
+    server = _Server(
         "oaken",
         version=__version__,
         title="Oaken",
         instructions=INSTRUCTIONS,
-        get_tool_input_schema=lambda name: (
-            None
-        ),  # no argument has a header of its own, so no list of tools is made for each call
+        # No argument has a header of its own, so no list of tools is made for each call.
+        get_tool_input_schema=lambda name: None,
+        cache_hints=CACHING,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_completion=complete,
     )
+    if updates is not None:
+        _tell(server, context, updates)
+    return server
+
+
+def _tell(server: Server[Any], context: Callable[[ServerRequestContext[Any]], Context], updates: Updates) -> None:
+    """Has the server tell of changes."""
+
+    async def listen(
+        ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        with _refusing(ctx.method):
+            return await updates.listen(ctx, context(ctx), SOURCES)
+
+    async def subscribe(ctx: ServerRequestContext[Any], params: types.SubscribeRequestParams) -> types.EmptyResult:
+        with _refusing(ctx.method):
+            await updates.subscribe(ctx, context(ctx), params.uri)
+        return types.EmptyResult()
+
+    async def unsubscribe(ctx: ServerRequestContext[Any], params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        updates.unsubscribe(params.uri)
+        return types.EmptyResult()
+
+    server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listen)
+    if updates.lasting:
+        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, subscribe)
+        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, unsubscribe)
+
+
+class _Server(Server[Any]):
+    """The SDK's, which takes it for granted that whoever tells of changed resources tells of changed lists."""
+
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        found = super().get_capabilities(*given, **named)
+        for part in (found.tools, found.prompts, found.resources):
+            if part is not None:
+                part.list_changed = False
+        return found
+
+
+@contextmanager
+def _refusing(method: str) -> Generator[None]:
+    """Makes refusals errors of the protocol: a caller's own are -32602 also where a thing is not found."""
+    try:
+        yield
+    except OakenError as refusal:
+        code = types.INTERNAL_ERROR if isinstance(refusal, Unavailable) else types.INVALID_PARAMS
+        raise MCPError(code, answers.start_of(refusal.message, ERROR_LIMIT)) from None
+    except MCPError:
+        raise
+    except Exception as error:
+        _log_failure(method, error)
+        raise MCPError(types.INTERNAL_ERROR, UNEXPECTED) from None
 
 
 _BY_NAME = {tool.name: tool for tool in TOOLS}
@@ -121,10 +237,14 @@ async def carry_out(tool: Tool, context: Context, given: Json | None) -> types.C
     except OakenError as refusal:
         return _refused(refusal_text(refusal))
     except Exception as error:
-        # Its message and the values in its frames may be a caller's.
-        places = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-6:]]
-        log.error("%s failed: %s at %s", tool.name, type(error).__name__, " > ".join(places))
+        _log_failure(tool.name, error)
         return _refused(UNEXPECTED)
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    # Its message and the values in its frames may be a caller's.
+    places = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-6:]]
+    log.error("%s failed: %s at %s", what, type(error).__name__, " > ".join(places))
 
 
 def refusal_text(refusal: OakenError) -> str:

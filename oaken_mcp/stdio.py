@@ -37,6 +37,7 @@ from oaken_jobs.store.sqlite.driver import unsafe_version
 from oaken_jobs.tracing import Trace
 from oaken_mcp import server
 from oaken_mcp.caller import Caller
+from oaken_mcp.subscriptions import Updates
 from oaken_mcp.tools import Context
 from oaken_mcp.wire import MAX_LINE, Wire, Writer, lines
 
@@ -44,6 +45,8 @@ log = logging.getLogger("oaken.mcp")
 
 DRAIN_SECONDS = 0.5
 """How long calls may go on after stdin has ended: enough for all that do not wait for something."""
+LAST_SECONDS = 0.1
+"""How long streams have at a stop to say that they end; calls that wait are cut short."""
 FLUSH_SECONDS = 0.5
 """How long the last answers may take to a client that does not read them."""
 
@@ -85,7 +88,9 @@ async def _run(core: Core, caller: Caller, wire: Wire) -> None:
     begun = await unless_asked(_start(core), stop)
     try:
         if begun:
-            await serve(server.build(lambda ctx: Context(core, caller.principal(server.client_name(ctx)))), wire, stop)
+            updates = Updates(core, lasting=True)
+            mcp = server.build(lambda ctx: Context(core, caller.principal(server.client_name(ctx))), updates)
+            await serve(mcp, updates, wire, stop)
     finally:
         await core.close()
 
@@ -116,7 +121,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(LEAVE_AT_ONCE)
 
 
-async def serve(mcp: Server[Any], wire: Wire, stop: asyncio.Event) -> None:
+async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Event) -> None:
     """One connection, until the client closes it or goes away, or `stop` is set."""
     inbox, requests = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbox, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -126,6 +131,7 @@ async def serve(mcp: Server[Any], wire: Wire, stop: asyncio.Event) -> None:
     async def read() -> None:
         try:
             await _relay(mcp, wire, inbox, answers)
+            updates.end()  # else those who listen would be waited for
             with anyio.move_on_after(DRAIN_SECONDS):
                 await answers.all_given()
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -145,6 +151,9 @@ async def serve(mcp: Server[Any], wire: Wire, stop: asyncio.Event) -> None:
 
     async def close() -> None:
         await stop.wait()
+        updates.end()
+        with anyio.move_on_after(LAST_SECONDS):
+            await answers.all_given()
         await inbox.aclose()
 
     async with anyio.create_task_group() as group:

@@ -5,7 +5,7 @@ A tool is one committed call: it is carried out although its caller goes away; o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -42,6 +42,8 @@ class Context:
     who: Principal
     leased: list[str] = field(default_factory=list[str])
     """Leases that this call has got, so that they can be given back where its answer reaches nobody."""
+    ended: Callable[[], Awaitable[None]] = anyio.sleep_forever
+    """Returns when the caller's token is good no more."""
 
     def job(self, row: Job, waits: Sequence[Wait] | None = None) -> tuple[Json, list[Body]]:
         """A job, and its question on the way into it. Without `waits` it shows what its own row says of them."""

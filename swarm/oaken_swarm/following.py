@@ -41,7 +41,7 @@ async def events(connection: Connection, cursor: str, query: Mapping[str, Any]) 
         try:
             async with (
                 connection.stream("/v1/events", query, {"Last-Event-ID": cursor}) as parts,
-                aclosing(_said(parts)) as stream,
+                aclosing(messages(parts)) as stream,
             ):
                 async for said in stream:
                     failures, cursor = 0, said.id or cursor
@@ -60,12 +60,12 @@ async def events(connection: Connection, cursor: str, query: Mapping[str, Any]) 
 
 async def rows(connection: Connection, query: Mapping[str, Any]) -> AsyncGenerator[Json]:
     """Each row of the trace as it comes, until the server ends the stream. Raises `Unavailable` where it is lost."""
-    async with connection.stream("/v1/trace/stream", query) as parts, aclosing(_said(parts)) as stream:
+    async with connection.stream("/v1/trace/stream", query) as parts, aclosing(messages(parts)) as stream:
         async for said in stream:
             yield said.json
 
 
-class _Said(NamedTuple):
+class Message(NamedTuple):
     """One server-sent event."""
 
     id: str | None
@@ -82,7 +82,8 @@ class _Said(NamedTuple):
             ) from None
 
 
-async def _said(parts: AsyncIterator[bytes]) -> AsyncGenerator[_Said]:
+async def messages(parts: AsyncIterator[bytes]) -> AsyncGenerator[Message]:
+    """The server-sent events of a stream that comes in parts. Raises `OakenError` for one without end."""
     rest = b""
     fields: dict[bytes, bytes] = {}
     async for part in parts:
@@ -94,7 +95,7 @@ async def _said(parts: AsyncIterator[bytes]) -> AsyncGenerator[_Said]:
                 fields[name] = value.removeprefix(b" ")
             elif b"data" in fields and not value:
                 mark = fields.get(b"id")
-                yield _Said(
+                yield Message(
                     mark.decode() if mark is not None else None,
                     fields.get(b"event", b"message").decode(),
                     fields[b"data"],

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client.subscriptions import ResourceUpdated
+from mcp_types import ResourceTemplateReference
 
 from oaken_mcp.http import Endpoint
 from tests.mcp.door import Caller
@@ -133,6 +135,59 @@ async def test_odd_messages_end_nothing_and_each_call_is_answered(service: Servi
         for number, meta in enumerate(("text", [1], 5, {"io.modelcontextprotocol/protocolVersion": [1]}), 2):
             await say(process, "tools/list", {"_meta": meta}, number)
         assert "result" in await say(process, "tools/list", {}, 9)
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_resources_prompts_and_completion_come_from_afar(service: Service, era: str) -> None:
+    async with connected(service, "bot", era) as bot:
+        job_id = (await bot("enqueue", kind="shout", payload={"text": "\u2028é"}))["job"]["id"]
+        [content] = (await bot.client.read_resource(f"oaken://jobs/{job_id}")).contents
+        assert json.loads(content.text)["job"]["payload"] == {"text": "\u2028é"}  # type: ignore[union-attr]
+        assert len((await bot.client.list_resources()).resources) == 3
+        assert (await bot.client.get_prompt("work", {"kind": "shout"})).messages
+        ref = ResourceTemplateReference(uri="oaken://jobs/{id}")
+        found = await bot.client.complete(ref, {"name": "id", "value": ""})
+        assert found.completion.values == [str(job_id)]
+        assert bot.client.server_capabilities.resources.subscribe is (era == "auto")  # type: ignore[union-attr]
+
+
+async def test_changes_are_told_from_afar_until_the_server_stops(service: Service) -> None:
+    async with connected(service, "bot") as bot:
+        job_id = (await bot("enqueue", kind="shout"))["job"]["id"]
+        uri = f"oaken://jobs/{job_id}"
+        async with bot.client.listen(resource_subscriptions=[uri]) as told:
+            await bot("cancel", job_id=job_id)
+            assert await asyncio.wait_for(anext(told), 10) == ResourceUpdated(uri)
+        async with bot.client.listen(resource_subscriptions=[uri]) as told:
+            await service.app._mounts["mcp"].stop()  # type: ignore[attr-defined]
+            with pytest.raises(StopAsyncIteration):
+                await asyncio.wait_for(anext(told), 10)
+
+    async def none_listens() -> bool:
+        return not service.core.follower._listeners
+
+    await eventually(none_listens)
+
+
+async def test_a_stream_that_cannot_be_had_is_refused_with_the_servers_words(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "user")) as process:
+        for number, uri in enumerate(("oaken://jobs/9", "nonsense", "\x00"), 1):
+            asked = {**MODERN, "notifications": {"resourceSubscriptions": [uri]}}
+            refusal = (await say(process, "subscriptions/listen", asked, number))["error"]
+            assert (refusal["code"], "There is no" in refusal["message"]) == (-32602, True)
+        asked = {**MODERN, "notifications": {"resourceSubscriptions": ["oaken://queues"]}}
+        assert process.stdin is not None
+        assert process.stdout is not None
+        listen = {"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen", "params": asked}
+        process.stdin.write(json.dumps(listen).encode() + b"\n")
+        assert b"acknowledged" in await asyncio.wait_for(process.stdout.readline(), 20)
+        gone = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+        process.stdin.write(json.dumps(gone).encode() + b"\n")
+
+        async def none_listens() -> bool:
+            return not service.core.follower._listeners
+
+        await eventually(none_listens)
 
 
 @pytest.mark.parametrize(
