@@ -11,6 +11,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from starlette.types import Message, Scope, Send
 
 from oaken_jobs.core import Core
@@ -60,7 +61,7 @@ class Endpoint:
         try:
             if asked == "subscriptions/listen":
                 # It goes on until it ends by itself, which it does at a stop and with its token: so its client hears of that.
-                waited = await self._streams.run(call.receive, handling, asyncio.Event().wait())
+                waited = await self._streams.run(call.receive, handling, anyio.sleep_forever())
             else:
                 waited = await call.wait(handling)
             if waited.gone or await Waits.gone(call.receive):

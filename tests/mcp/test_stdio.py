@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mcp.process import SECONDS, Peer, server
+from tests.service import eventually
 
 
 async def _discover(peer: Peer) -> None:
@@ -135,8 +136,12 @@ async def test_it_stops_although_the_client_does_not_read(tmp_path: Path) -> Non
         for _ in range(100):
             peer.send("tools/call", {"name": "status", "arguments": {"job_id": 1}})
         peer.process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(peer.process.wait(), 4)
-        assert code == 0
+
+        async def ended() -> bool:  # `wait` would wait for the rest of stdout, too
+            return peer.process.returncode is not None
+
+        await eventually(ended, 4)
+        assert peer.process.returncode == 0
 
 
 async def test_two_processes_on_one_folder_share_jobs_at_once(tmp_path: Path) -> None:

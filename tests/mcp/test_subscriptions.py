@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,16 +13,20 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
 from mcp.shared.exceptions import MCPError
+from mcp_types import Notification, ResourceUpdatedNotification
 
 from oaken_jobs.core import Core
 from oaken_jobs.model import Activity, Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import subscriptions
 from oaken_mcp.http import PATH, Endpoint
-from oaken_mcp.subscriptions import MAX_WATCHED, Topic, Watch
+from oaken_mcp.subscriptions import MAX_WATCHED, Offer, Topic, Watch, of_resources
+from oaken_mcp.tools import Context
 from tests.mcp.process import META, Peer, server
+from tests.mcp.process import ROOT as ROOT_DIR
 from tests.mcp.test_http import connected
 from tests.mcp.test_resources import HOSTILE
 from tests.service import ROOT, Service, eventually, serve
@@ -262,6 +268,66 @@ def test_a_listener_holds_one_mark_for_each_thing_however_much_happens() -> None
     assert (len(watch), watch._changed, watch._jobs) == (0, {}, {})
 
 
+async def test_other_things_than_resources_can_be_listened_to(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = service.core
+    job_id, uri = await enqueued(core)
+
+    async def of_tasks(ctx: Any, to: Context, asked: dict[str, Any]) -> Offer:
+        async def notice(meta: dict[str, Any]) -> Any:
+            job = await to.core.jobs.get(to.who, job_id)
+            params = {"taskId": "t1", "status": job.state, "_meta": meta}
+            return Notification[dict[str, Any], str](method="notifications/tasks", params=params)
+
+        return Offer({"taskIds": asked["taskIds"]}, [Topic("t1", job_id, notice)])
+
+    monkeypatch.setattr("oaken_mcp.server.SOURCES", (of_resources, of_tasks))
+    request = listening(uri)
+    request["params"]["notifications"]["taskIds"] = ["t1"]
+    http = await service.http()
+    async with http.stream("POST", PATH, json=request, headers=HEADERS, timeout=20) as response:
+        told = Stream(response)
+        acknowledged = (await told.message())["params"]["notifications"]
+        assert acknowledged == {"resourceSubscriptions": [uri], "taskIds": ["t1"]}
+        await core.jobs.cancel(ANN, job_id)
+        messages = {message["method"]: message["params"] for message in (await told.message(), await told.message())}
+    meta = {META + "subscriptionId": 7}
+    assert messages == {
+        UPDATED: {"uri": uri, "_meta": meta},
+        "notifications/tasks": {"taskId": "t1", "status": "cancelled", "_meta": meta},
+    }
+
+
+@pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed")
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_the_sdks_own_client_is_told_over_stdio(tmp_path: Path, era: Any) -> None:
+    updated: asyncio.Queue[str] = asyncio.Queue()
+
+    async def heard(message: Any) -> None:
+        if isinstance(message, ResourceUpdatedNotification):
+            updated.put_nowait(message.params.uri)
+
+    paths = os.pathsep.join(str(ROOT_DIR / part) for part in ("core", "swarm", "."))
+    entry = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "oaken_mcp", "--data-dir", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    async with Client(entry, mode=era, message_handler=heard) as client:
+        assert client.server_capabilities.resources.subscribe is True  # type: ignore[union-attr]
+        await client.call_tool("enqueue", {"kind": "work"})
+        if era == "legacy":
+            await client.subscribe_resource("oaken://jobs/1")
+            await client.call_tool("cancel", {"job_id": 1})
+            assert await asyncio.wait_for(updated.get(), 10) == "oaken://jobs/1"
+            await client.unsubscribe_resource("oaken://jobs/1")
+        else:
+            async with client.listen(resource_subscriptions=["oaken://jobs/1"]) as told:
+                await client.call_tool("cancel", {"job_id": 1})
+                assert await asyncio.wait_for(anext(told), 10) == ResourceUpdated("oaken://jobs/1")
+
+
 async def notified(peer: Peer, method: str = UPDATED) -> dict[str, Any]:
     """The params of the next message without an id, which must be of this method."""
     assert peer.process.stdout is not None
@@ -295,7 +361,10 @@ async def test_a_session_of_the_earlier_era_subscribes_and_unsubscribes(tmp_path
         assert await asker.stderr() == ""
 
 
-async def test_a_stream_over_stdio_tells_of_another_process_and_ends_with_the_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signalled", [True, False], ids=["by a signal", "by the end of stdin"])
+async def test_a_stream_over_stdio_tells_of_another_process_and_ends_with_the_stop(
+    signalled: bool, tmp_path: Path
+) -> None:
     async with server(tmp_path) as asker, server(tmp_path) as worker:
         await worker.initialize()
         await worker.call("enqueue", kind="work")
@@ -310,8 +379,9 @@ async def test_a_stream_over_stdio_tells_of_another_process_and_ends_with_the_st
         assert lease
         loop = asyncio.get_running_loop()
         began = loop.time()
-        asker.process.terminate()
-        code, rest = await asker.ended()
+        if signalled:
+            asker.process.terminate()
+        code, rest = await (asker.ended() if signalled else asker.end())
         assert code == 0
         [last] = [json.loads(line) for line in rest.splitlines()]
         assert (last["id"], last["result"]["_meta"][META + "subscriptionId"]) == (asked, asked)
