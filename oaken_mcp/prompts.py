@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import mcp_types as types
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from oaken_jobs import auth, views
 from oaken_jobs.errors import InvalidRequest
@@ -25,11 +25,6 @@ ERROR_BEGINS = 120
 EXAMPLES = 5
 
 
-def _number(value: Any) -> Any:
-    """Arguments of prompts are always text."""
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 8 else value
-
-
 class Work(Request):
     """Which jobs to work on."""
 
@@ -40,7 +35,7 @@ class Work(Request):
 class TriageFailures(Work):
     """Which failures to look at, and how far back."""
 
-    hours: Annotated[int, BeforeValidator(_number), Field(ge=1, le=8784)] | None = None
+    hours: Annotated[int, Field(ge=1, le=8784)] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mcp.server.session import ServerSession
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from oaken_jobs.core import Core
-from oaken_jobs.errors import InvalidRequest
+from oaken_jobs.errors import InvalidRequest, NotFound
 from oaken_jobs.model import Activity, Json
 from oaken_mcp import resources
 from oaken_mcp.tools import Context
@@ -31,7 +31,8 @@ PACE_SECONDS = 1.0
 """Between two notifications of the same thing, so that many changes are one."""
 
 Notice = Callable[[Json], Awaitable[types.ServerNotification]]
-"""Makes a notification when it is about to be sent, with the `_meta` that it must carry."""
+"""Makes a notification when it is about to be sent, with the `_meta` that it must carry. Raises `NotFound` where there is nothing to tell
+any more."""
 
 
 class Topic(NamedTuple):
@@ -255,7 +256,8 @@ class _Subscriber:
 async def _tell(watch: Watch, session: ServerSession, request_id: int | str | None, meta: Json) -> None:
     while topics := await watch.changed():
         for topic in topics:
-            await session.send_notification(await topic.notice(meta), related_request_id=request_id)
+            with suppress(NotFound):
+                await session.send_notification(await topic.notice(meta), related_request_id=request_id)
         await watch.pause()
 
 

@@ -292,6 +292,10 @@ async def test_other_things_than_resources_can_be_listened_to(
         assert acknowledged == {"resourceSubscriptions": [uri], "taskIds": ["t1"]}
         await core.jobs.cancel(ANN, job_id)
         messages = {message["method"]: message["params"] for message in (await told.message(), await told.message())}
+        await core.jobs.erase(ANN, job_id)
+        assert (await told.message())["method"] == UPDATED
+        await service.app._mounts["mcp"].stop()  # type: ignore[attr-defined]
+        assert "result" in await told.message()
     meta = {META + "subscriptionId": 7}
     assert messages == {
         UPDATED: {"uri": uri, "_meta": meta},
