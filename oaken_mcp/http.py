@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: one path of Oaken's own server, for clients of both protocol eras, without sessions.
+"""MCP over streamable HTTP: one path of Oaken's own server, for clients of both protocol eras, with nothing kept of any.
 
 Every request stands alone: a restart, or another process on the same database, takes nothing from a client. The SDK is imported with
 the first request, since most servers never get one.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from starlette.types import Message, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import MethodNotAllowed, NotFound, stopping
+from oaken_mcp.cancelling import HEADER, OpenCalls, new_mark
 from oaken_mcp.tools import Context
 from oaken_swarm import signin
 from oaken_swarm.call import Answer, Call, ClientGone
@@ -32,7 +34,9 @@ PATH = f"/{DOOR}"
 CONTEXT = "oaken.context"
 """In the scope of a request: the `Context` of its call."""
 FORBIDDEN = 403
-"""The code of the error where the caller's roles do not let it use a tool: outside the range that is reserved."""
+"""The code of the error where the caller's roles do not let it use a tool: outside the range that is reserved, as all of our own."""
+CANCELLED = -32800
+"""The code of the error that ends a call whose client has cancelled it."""
 
 
 class Endpoint:
@@ -44,13 +48,14 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._streams = Waits()
+        self._open = OpenCalls()
 
     async def __call__(self, call: Call, scope: Scope, raw: bytes, send: Send) -> Answer | None:
         if scope["path"] != PATH:
             raise NotFound(f"There is nothing here; MCP is at {PATH}.")
         if scope["method"] != "POST":
             # A stream of the server's own, or a session to end: there is neither.
-            raise MethodNotAllowed("MCP messages are sent with POST; there are no sessions here.", allow=["POST"])
+            raise MethodNotAllowed("MCP messages are sent with POST; no session is kept here.", allow=["POST"])
         manager = await self._begun()
         asked = await asyncio.to_thread(_asked, call, raw) if len(raw) > _THREAD_BYTES else _asked(call, raw)
         if isinstance(asked, Answer):
@@ -59,11 +64,11 @@ class Endpoint:
         answering = _Answering(raw, send)
         handling = manager.handle_request(scope, answering.receive, answering.send)
         try:
-            if asked == "subscriptions/listen":
+            if asked.method == "subscriptions/listen":
                 # It goes on until it ends by itself, which it does at a stop and with its token: so its client hears of that.
                 waited = await self._streams.run(call.receive, handling, anyio.sleep_forever())
             else:
-                waited = await call.wait(handling)
+                waited = await call.wait(self._handled(call, _mark(scope), asked, handling))
             if waited.gone or await Waits.gone(call.receive):
                 raise ClientGone
             if answering.answer is None:
@@ -74,7 +79,27 @@ class Endpoint:
         except BaseException:
             await self._give_back(context)
             raise
+        if waited.value is not None:
+            await self._give_back(context)
+            return _error(waited.value, 200)
+        if asked.method == "initialize":
+            return answering.answer._replace(headers=(*answering.answer.headers, new_mark()))
         return answering.answer
+
+    async def _handled(
+        self, call: Call, mark: bytes | None, asked: _Asked, handling: Coroutine[Any, Any, None]
+    ) -> types.JSONRPCError | None:
+        """Lets the SDK answer. What to answer instead where the client has cancelled the call."""
+        import mcp_types as types
+
+        if isinstance(asked.message, types.JSONRPCNotification):
+            self._open.cancel(call.who.name, mark, asked.message)
+        if not isinstance(asked.message, types.JSONRPCRequest):
+            await handling
+        elif not await self._open.run(call.who.name, mark, asked.message.id, handling):
+            data = types.ErrorData(code=CANCELLED, message="The call was cancelled by its client.")
+            return types.JSONRPCError(jsonrpc="2.0", id=asked.message.id, error=data)
+        return None
 
     async def stop(self) -> None:
         """Cancels what is under way. Idempotent."""
@@ -156,9 +181,19 @@ _THREAD_BYTES = 256 << 10
 """From here on a message is looked at in a thread, so that other calls are answered meanwhile."""
 
 
-def _asked(call: Call, raw: bytes) -> str | Answer:
-    """The method of a request, empty for another message; or the answer to one that the SDK would misread, or that asks for what the
-    caller may not."""
+class _Asked(NamedTuple):
+    """A message, and the method where it is a request."""
+
+    message: types.JSONRPCMessage
+    method: str | None = None
+
+
+def _mark(scope: Scope) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == HEADER), None)
+
+
+def _asked(call: Call, raw: bytes) -> _Asked | Answer:
+    """What a message asks; or the answer to one that the SDK would misread, or that asks for what the caller may not."""
     import mcp_types as types
 
     from oaken_mcp.server import tool_named
@@ -169,10 +204,10 @@ def _asked(call: Call, raw: bytes) -> str | Answer:
     except Unreadable as refusal:
         return _error(refusal.reply, 400)
     if not isinstance(message, types.JSONRPCRequest):
-        return ""
+        return _Asked(message)
     tool = tool_named((message.params or {}).get("name")) if message.method == "tools/call" else None
     if tool is None or tool.allowed(call.who):
-        return message.method
+        return _Asked(message, message.method)
     scope = tool.roles[0]
     text = f"{call.who.name} may not use {tool.name}: that takes the role {' or '.join(tool.roles)}. Tell the person you work for."
     error = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=types.ErrorData(code=FORBIDDEN, message=text))

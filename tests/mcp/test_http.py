@@ -25,7 +25,7 @@ from oaken_swarm.call import Call, ClientGone
 from oaken_swarm.callers import Callers
 from oaken_swarm.polls import Polls
 from oaken_swarm.waits import Waits
-from tests.mcp.door import Caller
+from tests.mcp.door import ME, Caller
 from tests.service import ROOT, Service, eventually, problem, serve
 
 ERAS = ("auto", "legacy")
@@ -227,3 +227,46 @@ async def test_a_token_that_is_revoked_ends_the_call_that_waits_with_it(service:
     await eventually(waits)
     await service.core.tokens.revoke(ROOT, "bot")
     problem(await waiting, 401, "unauthenticated")
+
+
+INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "tester", "version": "1"}}
+
+
+async def marked(http: httpx2.AsyncClient) -> dict[str, str]:
+    """The headers of a client of the earlier era that has initialized."""
+    answer = await http.post(PATH, json={**LISTING, "method": "initialize", "params": INITIALIZE}, headers=HEADERS)
+    return {**HEADERS, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+
+
+def cancelled(request_id: object) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
+
+
+async def test_a_client_of_the_earlier_era_cancels_its_own_call_and_no_other_of_the_same_number(
+    service: Service,
+) -> None:
+    http = await service.http("bot", "agent", "user")
+    mine, other = await marked(http), await marked(http)
+    assert mine != other
+    calls = [asyncio.ensure_future(http.post(PATH, json=LEASE, headers=of, timeout=20)) for of in (mine, other)]
+
+    def waits(count: int) -> Any:
+        async def as_many() -> bool:
+            return service.core.dispatch.waiting == count
+
+        return as_many
+
+    await eventually(waits(2))
+    for odd in ("1", True, 2, None, [1]):
+        assert (await http.post(PATH, json=cancelled(odd), headers=mine)).status_code == 202
+    for of in (HEADERS, {**HEADERS, "Mcp-Session-Id": "x"}):
+        await http.post(PATH, json=cancelled(1), headers=of)
+    stranger = await service.http("eve", "agent")
+    await stranger.post(PATH, json=cancelled(1), headers=mine)
+    assert service.core.dispatch.waiting == 2
+    await http.post(PATH, json=cancelled(1), headers=mine)
+    assert (await calls[0]).json()["error"] == {"code": -32800, "message": "The call was cancelled by its client."}
+    assert service.core.dispatch.waiting == 1
+    job = (await service.core.jobs.enqueue(ME, NewJobRequest(kind="shout"))).job
+    (lease,) = (await calls[1]).json()["result"]["structuredContent"]["leases"]
+    assert lease["job"]["id"] == job.id
