@@ -17,6 +17,7 @@ from starlette.types import Message, Scope, Send
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import MethodNotAllowed, NotFound, stopping
+from oaken_mcp.answers import FORBIDDEN
 from oaken_mcp.cancelling import HEADER, OpenCalls, new_mark
 from oaken_mcp.tools import Context
 from oaken_swarm import signin
@@ -33,8 +34,6 @@ DOOR = "mcp"
 PATH = f"/{DOOR}"
 CONTEXT = "oaken.context"
 """In the scope of a request: the `Context` of its call."""
-FORBIDDEN = 403
-"""The code of the error where the caller's roles do not let it use a tool: outside the range that is reserved, as all of our own."""
 CANCELLED = -32800
 """The code of the error that ends a call whose client has cancelled it."""
 

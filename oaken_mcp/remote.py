@@ -20,6 +20,7 @@ from mcp.shared.inbound import (
     encode_header_value,
 )
 
+from oaken_mcp import tasks
 from oaken_mcp.http import PATH
 from oaken_mcp.stdio import DRAIN_SECONDS, Unreadable, parse
 from oaken_mcp.wire import Wire, Writer, lines
@@ -28,6 +29,7 @@ from oaken_swarm.following import messages
 ANSWER_SECONDS = 60.0
 """How long one call may take, and how long a stream may be silent; the tools answer within 20, and streams give a sign of life every 15."""
 _VERSION = "io.modelcontextprotocol/protocolVersion"
+_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(tasks.METHODS, tasks.NAME_KEY)}
 
 
 def run(wire: Wire, url: str, token: str) -> None:
@@ -129,7 +131,7 @@ class Relay:
         if version is None:
             return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else {}
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: request.method}
-        name = params.get(NAME_BEARING_METHODS.get(request.method, ""))
+        name = params.get(_NAMED.get(request.method, ""))
         if isinstance(name, str):
             headers[MCP_NAME_HEADER] = name
         return {name: encode_header_value(value) for name, value in headers.items()}

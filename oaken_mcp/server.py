@@ -11,14 +11,15 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
 from oaken_jobs import __version__
 from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.model import Json
-from oaken_mcp import answers, arguments, prompts, resources
+from oaken_mcp import answers, arguments, prompts, resources, results, tasks
 from oaken_mcp.catalogue import TOOLS, Tool
 from oaken_mcp.subscriptions import Source, Updates, of_resources
 from oaken_mcp.tools import Context
@@ -83,13 +84,13 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
         principal = context(ctx).who
         return types.ListToolsResult(tools=[definition(tool) for tool in TOOLS if tool.allowed(principal)])
 
-    async def call_tool(ctx: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(ctx: ServerRequestContext[Any], params: types.CallToolRequestParams) -> HandlerResult:
         tool = tool_named(params.name)
         if tool is None:
             near = difflib.get_close_matches(params.name[:100], list(_BY_NAME), n=1)
             hint = f"Did you mean {near[0]}? " if near else ""
             raise MCPError(types.INVALID_PARAMS, f"There is no such tool. {hint}There are {', '.join(_BY_NAME)}.")
-        return await carry_out(tool, context(ctx), params.arguments)
+        return await carry_out(tool, context(ctx), params.arguments, task=tasks.declared(ctx))
 
     async def list_prompts(
         ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
@@ -138,7 +139,6 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
         get_tool_input_schema=lambda name: None,
         cache_hints=CACHING,
         on_list_tools=list_tools,
-        on_call_tool=call_tool,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
         on_list_resources=list_resources,
@@ -146,6 +146,8 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
         on_read_resource=read_resource,
         on_completion=complete,
     )
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
+    tasks.install(server, context)
     if updates is not None:
         _tell(server, context, updates)
     return server
@@ -176,7 +178,8 @@ def _tell(server: Server[Any], context: Callable[[ServerRequestContext[Any]], Co
 
 
 class _Server(Server[Any]):
-    """The SDK's, which takes it for granted that whoever tells of changed resources tells of changed lists."""
+    """The SDK's, which takes it for granted that whoever tells of changed resources tells of changed lists, and that extensions are of
+    both eras."""
 
     def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
         found = super().get_capabilities(*given, **named)
@@ -184,6 +187,14 @@ class _Server(Server[Any]):
             if part is not None:
                 part.list_changed = False
         return found
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        return super().create_initialization_options(notification_options, experimental_capabilities, extensions or {})
 
 
 @contextmanager
@@ -226,19 +237,21 @@ def definition(tool: Tool) -> types.Tool:
     )
 
 
-async def carry_out(tool: Tool, context: Context, given: Json | None) -> types.CallToolResult:
-    """What a call of the tool answers; never raises but for a caller that goes away."""
+async def carry_out(
+    tool: Tool, context: Context, given: Json | None, *, task: bool = False
+) -> types.CallToolResult | Json:
+    """What a call of the tool answers; never raises but for a caller that goes away. With `task` an enqueue that would wait answers with
+    a task."""
     try:
-        answer = await tool.run(context, arguments.take(tool.takes, given))
-        answer = answers.bounded(answer)
-        return types.CallToolResult(
-            content=[types.TextContent(type="text", text=answers.text(answer))], structured_content=answer
-        )
+        taken = arguments.take(tool.takes, given)
+        if task and isinstance(taken, arguments.Enqueue) and taken.wait:
+            return await tasks.begin(context, taken)
+        return results.success(answers.bounded(await tool.run(context, taken)))
     except OakenError as refusal:
-        return _refused(refusal_text(refusal))
+        return results.failure(refusal_text(refusal))
     except Exception as error:
         _log_failure(tool.name, error)
-        return _refused(UNEXPECTED)
+        return results.failure(UNEXPECTED)
 
 
 def _log_failure(what: str, error: Exception) -> None:
@@ -255,7 +268,3 @@ def refusal_text(refusal: OakenError) -> str:
     if following := NEXT.get(refusal.code):
         parts.append(following)
     return " ".join(answers.start_of(part, ERROR_LIMIT // 2) for part in parts)
-
-
-def _refused(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

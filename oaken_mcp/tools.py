@@ -74,8 +74,29 @@ async def _whole(call: Awaitable[T]) -> T:
 # Putting jobs in and looking at them.
 
 
+@dataclass(frozen=True)
+class Added:
+    """What an enqueue has added or found."""
+
+    jobs: list[Job]
+    said: Json
+    """What its answer says whatever becomes of the jobs. `job_ids` are in it where they are many."""
+
+
 async def enqueue(to: Context, given: arguments.Enqueue) -> Json:
-    answer: Json = {}
+    added = await add(to, given)
+    jobs = added.jobs
+    if given.wait:
+        jobs = await _waited(to, jobs[: arguments.MAX_WAITED], given.wait)
+    if given.payloads is None:
+        return await about_one(to, added.said, jobs[0])
+    final = len(jobs) == len(added.jobs) and all(job.final for job in jobs)
+    return await about_many(to, added.said, jobs if given.wait else [], final=final)
+
+
+async def add(to: Context, given: arguments.Enqueue) -> Added:
+    """Adds what is asked for, without waiting."""
+    said: Json = {}
     if given.lease_id is not None:
         parent = lease_id_job(given.lease_id)
         if given.parent_id not in (None, parent):
@@ -84,24 +105,28 @@ async def enqueue(to: Context, given: arguments.Enqueue) -> Json:
             )
         beaten = await _whole(to.core.jobs.heartbeat(to.who, given.lease_id))
         if beaten.job.cancelling:
-            answer["parent_cancelling"] = True
+            said["parent_cancelling"] = True
         given = given.model_copy(update={"parent_id": parent})
     if given.payloads is not None:
-        return await _enqueue_many(to, given, given.payloads, answer)
+        return await _add_many(to, given, given.payloads, said)
     enqueued = await _whole(to.core.jobs.enqueue(to.who, given))
     job = enqueued.job
-    if given.wait:
-        [job] = await _waited(to, [job], given.wait)
-    shown, bodies = to.job(job)
-    answer |= {"job": shown, "created": enqueued.created, "final": job.final, **_warning([enqueued])}
+    said |= {"created": enqueued.created, **_warning([enqueued])}
     if enqueued.replayed:
-        answer["note"] = (
+        said["note"] = (
             f"Nothing was added: idempotency_key was used before, for job {job.id}. status shows how that stands now."
         )
     elif not enqueued.created:
-        answer["note"] = f"Nothing was added: job {job.id} is live with the same dedupe_key or target."
+        said["note"] = f"Nothing was added: job {job.id} is live with the same dedupe_key or target."
         if given.on_duplicate == "replace" and job.state == "queued":
-            answer["note"] += " It has the new payload."
+            said["note"] += " It has the new payload."
+    return Added([job], said)
+
+
+async def about_one(to: Context, said: Json, job: Job) -> Json:
+    """The answer to an enqueue of one job, with the result where it has ended."""
+    shown, bodies = to.job(job)
+    answer: Json = {**said, "job": shown, "final": job.final}
     if job.final:
         bodies += await _bodies(to, [(job, shown)], "result")
     else:
@@ -111,7 +136,7 @@ async def enqueue(to: Context, given: arguments.Enqueue) -> Json:
     return answer
 
 
-async def _enqueue_many(to: Context, given: arguments.Enqueue, payloads: list[Json], answer: Json) -> Json:
+async def _add_many(to: Context, given: arguments.Enqueue, payloads: list[Json], said: Json) -> Added:
     key = given.idempotency_key
     # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.
     requests = [
@@ -125,25 +150,32 @@ async def _enqueue_many(to: Context, given: arguments.Enqueue, payloads: list[Js
         raise refusals[0][1]
     ids = [reply.job.id for reply in added]
     replayed = sum(reply.replayed for reply in added)
-    answer |= {"job_ids": ids, "created": replayed < len(added), **_warning(added)}
+    said |= {"job_ids": ids, "created": replayed < len(added), **_warning(added)}
     notes: list[str] = []
     if replayed:
         notes.append(f"{replayed} of {len(added)} jobs were added before, under the same idempotency_key.")
     if refusals:
-        answer["refused"] = [
+        said["refused"] = [
             {"place": place, "error": answers.start_of(refusal.message, 500)}
             for place, refusal in refusals[:REFUSALS_SHOWN]
         ]
         notes.append(f"{len(refusals)} of {len(replies)} payloads were refused; places count from 0.")
     if notes:
-        answer["note"] = " ".join(notes)
-    if given.wait:
-        jobs = await _waited(to, [reply.job for reply in added[: arguments.MAX_WAITED]], given.wait)
-        answer["final"] = all(job.final for job in jobs) and len(jobs) == len(added)
-        rows = await to.briefs(jobs, answers.WAITED)
+        said["note"] = " ".join(notes)
+    return Added([reply.job for reply in added], said)
+
+
+async def about_many(to: Context, said: Json, jobs: Sequence[Job], *, final: bool) -> Json:
+    """The answer to an enqueue of many jobs, with those that were waited for; `final` says that all have ended."""
+    answer = {**said}
+    if jobs:
+        answer["final"] = final
+        rows = await to.briefs(jobs[: arguments.MAX_WAITED], answers.WAITED)
         answer["jobs"] = answers.compact(rows, answers.LIMIT - answers.size(answer))
-    if not answer.get("final"):
+    if not final:
         answer["next"] = f"Call wait with up to {arguments.MAX_WAITED} job_ids, or list_jobs."
+    elif len(jobs) > arguments.MAX_WAITED:
+        answer["next"] = f"jobs has the first {arguments.MAX_WAITED}; call status or list_jobs for the others."
     return answer
 
 
@@ -176,10 +208,15 @@ async def status(to: Context, given: arguments.Status) -> Json:
     return answer
 
 
+def answerable(to: Context, jobs: Sequence[Job]) -> list[Job]:
+    """Those of the jobs that ask something which the caller may answer."""
+    free = auth.may(to.who, "manage")
+    return [job for job in jobs if job.question is not None and (free or job.actor_id == to.who.name)]
+
+
 def _asking(to: Context, jobs: Sequence[Job]) -> str | None:
     """What the caller may do where some of these jobs ask a question."""
-    free = auth.may(to.who, "manage")
-    asking = [str(job.id) for job in jobs if job.question is not None and (free or job.actor_id == to.who.name)]
+    asking = [str(job.id) for job in answerable(to, jobs)]
     if not asking:
         return None
     if len(asking) == 1:

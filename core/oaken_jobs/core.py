@@ -28,6 +28,7 @@ from oaken_jobs.schedules import Schedules
 from oaken_jobs.stopping import Step, every
 from oaken_jobs.store.base import Store
 from oaken_jobs.store.sqlite import SqliteStore
+from oaken_jobs.tasks import Tasks
 from oaken_jobs.traces import Traces
 from oaken_jobs.tracing import Trace
 
@@ -54,6 +55,7 @@ class Core:
         self.dispatch = Dispatcher(self.commit, clock)
         recorded = trace if trace is not None and trace.recording else None
         self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock, recorded)
+        self.tasks = Tasks(store, self.commit, clock)
         self.tokens = Tokens(store, self.commit, clock)
         self.audits = Audits(store, self.commit)
         self.traces = Traces(trace, self.audits)

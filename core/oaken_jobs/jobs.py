@@ -271,10 +271,11 @@ class Jobs(Leasing):
         remaining = max(matched - done - skipped, 0)
         return Bulk(matched, done, skipped, remaining, cursor_of(bound, after, up_to) if remaining else None)
 
-    async def answer(self, who: Principal, job_id: int, text: str) -> Job:
-        """Answers a job's open question; it is then runnable. For people, and for the agent that enqueued it.
+    async def answer(self, who: Principal, job_id: int, text: str, *, epoch: int | None = None) -> Job:
+        """Answers a job's open question; it is then runnable. For people, and for the agent that enqueued it. With `epoch` only the
+        question that the lease of that epoch asked.
 
-        Raises `Conflict` where no question is open.
+        Raises `Conflict` where no question is open, or another.
         """
         auth.require(who, "enqueue")
         own = not auth.may(who, "manage")
@@ -283,7 +284,7 @@ class Jobs(Leasing):
         text = redaction.clean(text)
         if not text.strip() or len(text) > MAX_TEXT:
             raise InvalidRequest(f"An answer has 1 to {MAX_TEXT} characters; this one has {len(text.strip())}.")
-        return await self._commit.call(Answer(job_id, text, who.actor, own, who.workspace))
+        return await self._commit.call(Answer(job_id, text, who.actor, own, who.workspace, epoch))
 
     async def adopt(self, who: Principal, job_id: int, epoch: int) -> Job:
         """Takes the late result of the attempt of that epoch as the job's, whoever has the job now. Raises `Conflict` where it has

@@ -37,6 +37,8 @@ from oaken_jobs.moves import Finish
 
 IDEMPOTENT_MS = 86_400_000
 """How long an idempotency key is remembered: a day."""
+TASK_MS = 86_400_000
+"""How long a task is kept once the last of its jobs has ended: a day."""
 
 
 class Once(NamedTuple):
@@ -176,6 +178,20 @@ class Answer:
     own: bool = False
     """Only a job that this very actor enqueued."""
     within: str | None = None
+    epoch: int | None = None
+    """Only a question asked under the lease of that epoch."""
+
+
+@dataclass(slots=True)
+class AddTask:
+    """Keeps a task of these jobs for an actor. `said` is JSON text. Reply: None."""
+
+    id: str
+    actor: Actor
+    job_ids: tuple[int, ...]
+    said: str
+    within: str | None = None
+    """The workspace that the caller is bound to."""
 
 
 @dataclass(slots=True)
@@ -269,8 +285,9 @@ class KeepLog:
 @dataclass(slots=True)
 class Prune:
     """Forgets jobs that ended before `before` (ms), with all that belongs to them, the rows of `activity` by id, log lines from before
-    `log_before`, audit rows from before `audit_before`, at most `limit` of each; the newest `replayable` rows of activity stay. Reply: how
-    many of the sort of which there were most (`int`), `limit` where some jobs are not through."""
+    `log_before`, audit rows from before `audit_before`, at most `limit` of each, and tasks whose jobs all ended `TASK_MS` ago; the newest
+    `replayable` rows of activity stay. Reply: how many of the sort of which there were most (`int`), `limit` where some jobs, or tasks,
+    are not through."""
 
     before: int
     log_before: int
@@ -460,6 +477,21 @@ class Unregister:
     process: str
 
 
+class TaskRow(NamedTuple):
+    """A row of `tasks`, and what it takes from its jobs."""
+
+    id: str
+    actor_kind: str
+    actor_id: str
+    workspace: str | None
+    """The one its caller was bound to."""
+    job_ids: tuple[int, ...]
+    said: str
+    created_at: int
+    changed_at: int
+    """When one of its jobs was last changed."""
+
+
 class ProcessRow(NamedTuple):
     """A process that has the database open."""
 
@@ -512,6 +544,7 @@ Op = (
     | Cancel
     | Requeue
     | Answer
+    | AddTask
     | Adopt
     | Edit
     | Erase
@@ -806,6 +839,8 @@ class Store(Protocol):
     async def schedules_ahead(self, now: int) -> bool:
         """Whether a schedule was made, or has run, at a time that has not come yet: by a clock that was wrong."""
         ...
+
+    async def task(self, task_id: str) -> TaskRow | None: ...
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]: ...
 

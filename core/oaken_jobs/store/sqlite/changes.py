@@ -221,6 +221,8 @@ class Changes:
                 f"Job {job.id} asks whoever enqueued it, which is {job.actor_id}; others need the role user to answer.",
                 job_id=job.id,
             )
+        if op.epoch is not None and op.epoch != job.epoch:
+            raise Conflict(f"Job {job.id} no longer asks that question; see what it asks now.", job_id=job.id)
         after = self._unit.write(job, moves.answer(job, self._now), op.actor)
         self._unit.db.execute(
             "update questions set answer = ?, answered_at = ?, actor_kind = ?, actor_id = ?, actor_via = ? "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oaken_jobs.store.base import Prune
+from oaken_jobs.store.base import TASK_MS, Prune
 from oaken_jobs.store.sqlite.driver import Database
 from oaken_jobs.store.sqlite.unit import Unit, json_array
 
@@ -22,6 +22,14 @@ FORGOTTEN = "activity_forgotten"
 _MARK = "insert into marks values (?1, ?2) on conflict do update set value = max(value, ?2)"
 
 OLD_AUDITS = "delete from audit where id in (select id from audit where at < ? order by at limit ?)"
+
+DUE_TASKS = "select id from tasks where look_at <= ? order by look_at limit ?"
+OLD_TASKS = """
+delete from tasks as t where id in (select value from json_each(?)) and not exists (
+  select 1 from json_each(t.job_ids) o join jobs j on j.id = o.value where j.finished_at is null or j.finished_at > ?)"""
+"""Those whose jobs have all ended before a moment, or are gone."""
+TASKS = 20
+"""Tasks looked at in one transaction: each may have a thousand jobs."""
 
 ROWS = 2_000
 """What belongs to jobs is deleted so many rows at a time, however many a job has: a few milliseconds."""
@@ -54,7 +62,17 @@ def prune(unit: Unit, op: Prune) -> int:
         db.execute(_MARK, (FORGOTTEN, max(forgotten)))
     lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
     audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
-    return max(more, len(op.activity), lines, audits)
+    return max(more, len(op.activity), lines, audits, op.limit if _forget_tasks(unit) else 0)
+
+
+def _forget_tasks(unit: Unit) -> bool:
+    """Deletes tasks that are due to be looked at and are over; the others are looked at again later. Whether there may be more."""
+    due = [row[0] for row in unit.db.execute(DUE_TASKS, (unit.now, TASKS)).fetchall()]
+    if due:
+        unit.db.execute(OLD_TASKS, (json_array(due), unit.now - TASK_MS))
+        later = "update tasks set look_at = ? where id in (select value from json_each(?))"
+        unit.db.execute(later, (unit.now + TASK_MS, json_array(due)))
+    return len(due) == TASKS
 
 
 def _cleared(unit: Unit, ids: list[int], most: int) -> bool:

@@ -20,6 +20,7 @@ from oaken_jobs.store.base import (
     Leases,
     ProcessRow,
     Surroundings,
+    TaskRow,
     TokenRow,
 )
 from oaken_jobs.store.sqlite import claim
@@ -374,6 +375,16 @@ def schedules(db: Database, workspace: str | None) -> list[Schedule]:
 
 def next_schedule(db: Database) -> int | None:
     return db.execute("select min(next_run) from schedules").fetchone()[0]
+
+
+def task(db: Database, task_id: str) -> TaskRow | None:
+    row = db.execute(
+        "select id, actor_kind, actor_id, workspace, job_ids, said, created_at, "
+        "max(created_at, (select coalesce(max(a.at), 0) from json_each(t.job_ids) o join activity a on a.job_id = o.value)) "
+        "from tasks t where id = ?",
+        (task_id,),
+    ).fetchone()
+    return None if row is None else TaskRow._make(row)._replace(job_ids=tuple(orjson.loads(row[4])))
 
 
 def documents(db: Database, workspace: str, ids: Sequence[str]) -> list[Document]:

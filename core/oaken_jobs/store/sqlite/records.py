@@ -11,6 +11,8 @@ from oaken_jobs.errors import Conflict, NotFound
 from oaken_jobs.model import Actor, KeepDocument, KeepSource, KeepVector, LogRow, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
 from oaken_jobs.store.base import (
+    TASK_MS,
+    AddTask,
     AddToken,
     Audit,
     AuditRow,
@@ -27,6 +29,7 @@ from oaken_jobs.store.base import (
     SeeAgents,
     SetHealth,
     SetPaused,
+    TaskRow,
     TokenRow,
     Unregister,
     UseTokens,
@@ -42,6 +45,7 @@ Administration = (
     | Audit
     | Drain
     | Recover
+    | AddTask
     | AddToken
     | RotateToken
     | UseTokens
@@ -52,6 +56,7 @@ Administration = (
     | Register
     | Unregister
 )
+_TASK = (*TaskRow._fields[:-1], "look_at")
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
@@ -88,6 +93,10 @@ def administer(unit: Unit, op: Administration) -> Reply:
         )
         unit.forget()
         return done.rowcount
+    if isinstance(op, AddTask):
+        kept = (op.id, *op.actor[:2], op.within, json_array(op.job_ids), op.said, now, now + TASK_MS)
+        rows.insert(db, "insert into tasks", _TASK, [kept])
+        return None
     if isinstance(op, AddToken):
         return _add_token(unit, op)
     if isinstance(op, RotateToken):

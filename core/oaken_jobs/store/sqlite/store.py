@@ -29,6 +29,7 @@ from oaken_jobs.store.base import (
     Recover,
     Reply,
     Surroundings,
+    TaskRow,
     TokenRow,
 )
 from oaken_jobs.store.sqlite import prune, reads, schedules, schema
@@ -355,6 +356,9 @@ class SqliteStore:
 
     async def schedules_ahead(self, now: int) -> bool:
         return bool(await self._find(schedules.ahead, now))
+
+    async def task(self, task_id: str) -> TaskRow | None:
+        return await self._find(reads.task, task_id)
 
     async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]:
         return await self._read(reads.documents, workspace, ids)

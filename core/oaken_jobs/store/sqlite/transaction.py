@@ -14,6 +14,7 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import CHILDREN, Enqueued, Job, Schedule
 from oaken_jobs.store.base import (
+    AddTask,
     AddToken,
     Adopt,
     Answer,
@@ -74,6 +75,7 @@ _STAGES: dict[type, int] = {
     UseTokens: _ADMINISTER,
     SetPaused: _ADMINISTER,
     KeepLabels: _ADMINISTER,
+    AddTask: _ADMINISTER,
     Audit: _ADMINISTER,
     Drain: _ADMINISTER,
     Begin: _ADMINISTER,
