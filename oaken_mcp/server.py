@@ -52,7 +52,7 @@ UNEXPECTED = (
 )
 ERROR_LIMIT = 6_000
 
-SOURCES: tuple[Source, ...] = (of_resources,)
+SOURCES: tuple[Source, ...] = (of_resources, tasks.watched)
 """What can be listened to."""
 
 _KEPT = CacheHint(300_000, "private")

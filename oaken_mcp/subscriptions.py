@@ -36,12 +36,14 @@ any more."""
 
 
 class Topic(NamedTuple):
-    """Something to watch, the job that it is about, and what is then told. Without a job it is about queues: their counts, and whether
+    """Something to watch, the jobs that it is about, and what is then told. Without jobs it is about queues: their counts, and whether
     they are paused."""
 
     name: str
-    job_id: int | None
+    job_ids: Sequence[int]
     notice: Notice
+    at_once: bool = False
+    """Whether it is told at the beginning, too: how it stands may be more than the client knows."""
 
 
 class Offer(NamedTuple):
@@ -59,7 +61,7 @@ sent, and checks that the caller may have it. Raises `OakenError`."""
 async def of_resources(ctx: ServerRequestContext[Any], to: Context, asked: Json) -> Offer:
     """The source of `resourceSubscriptions`."""
     uris = list(dict.fromkeys(cast("list[str]", asked.get("resourceSubscriptions") or [])))
-    _bounded(len(uris))
+    bounded(len(uris))
     topics = [await _resource(to, uri) for uri in uris]
     return Offer({"resourceSubscriptions": uris} if uris else {}, [topic for topic in topics if topic is not None])
 
@@ -73,7 +75,8 @@ async def _resource(to: Context, uri: str) -> Topic | None:
         params = types.ResourceUpdatedNotificationParams(uri=uri, _meta=cast(Any, meta) or None)
         return types.ResourceUpdatedNotification(params=params)
 
-    return None if uri == resources.KINDS else Topic(uri, found.job_id, updated)
+    about = () if found.job_id is None else (found.job_id,)
+    return None if uri == resources.KINDS else Topic(uri, about, updated)
 
 
 class Watch:
@@ -97,7 +100,12 @@ class Watch:
     def add(self, topic: Topic) -> None:
         """Watches one thing more."""
         self._topics[topic.name] = topic
-        (self._queues if topic.job_id is None else self._jobs.setdefault(topic.job_id, set())).add(topic.name)
+        for job_id in topic.job_ids:
+            self._jobs.setdefault(job_id, set()).add(topic.name)
+        if not topic.job_ids:
+            self._queues.add(topic.name)
+        if topic.at_once:
+            self._mark((topic.name,))
 
     def remove(self, name: str) -> None:
         """Watches it no more; one that it does not watch is passed over."""
@@ -105,12 +113,11 @@ class Watch:
         if topic is None:
             return
         self._changed.pop(name, None)
-        if topic.job_id is None:
-            self._queues.discard(name)
-        else:
-            self._jobs[topic.job_id].discard(name)
-            if not self._jobs[topic.job_id]:
-                del self._jobs[topic.job_id]
+        self._queues.discard(name)
+        for job_id in topic.job_ids:
+            self._jobs[job_id].discard(name)
+            if not self._jobs[job_id]:
+                del self._jobs[job_id]
 
     def heard(self, rows: list[Activity]) -> None:
         """Marks what these rows change."""
@@ -215,7 +222,7 @@ class Updates:
             self._subscriber = _Subscriber(self._core, Watch(to.who.workspace), ctx.session)
         watch = self._subscriber.watch
         if uri not in watch:
-            _bounded(len(watch) + 1)
+            bounded(len(watch) + 1)
             watch.add(topic)
         await self._core.follower.ready()
 
@@ -261,8 +268,9 @@ async def _tell(watch: Watch, session: ServerSession, request_id: int | str | No
         await watch.pause()
 
 
-def _bounded(wanted: int) -> None:
+def bounded(wanted: int) -> None:
+    """Raises `InvalidRequest` where one listener asks for too much."""
     if wanted > MAX_WATCHED:
         raise InvalidRequest(
-            f"{wanted} resources are more than the {MAX_WATCHED} that can be watched at once. Leave some out."
+            f"{wanted} things are more than the {MAX_WATCHED} that can be watched at once. Leave some out."
         )

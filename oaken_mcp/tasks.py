@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types as types
@@ -23,6 +23,7 @@ from oaken_jobs.errors import Conflict, Forbidden, InvalidRequest, NotFound, Oak
 from oaken_jobs.model import Job, Json
 from oaken_jobs.tasks import Task
 from oaken_mcp import answers, arguments, results, tools
+from oaken_mcp.subscriptions import Offer, Topic, bounded
 from oaken_mcp.tools import Context
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -121,6 +122,29 @@ async def _told(call: Awaitable[Any]) -> Any:
         return await call
     except OakenError as refusal:
         raise MCPError(_CODES.get(type(refusal), types.INTERNAL_ERROR), refusal.message) from None
+
+
+async def watched(ctx: ServerRequestContext[Any], to: Context, asked: Json) -> Offer:
+    """The source of `taskIds`, of which each change is told with the whole task."""
+    given: Any = asked.get("taskIds")
+    if given is None:
+        return Offer({}, ())
+    require(ctx)
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in cast("list[Any]", given)):
+        raise InvalidRequest("taskIds: must be a list of ids of tasks.")
+    ids = list(dict.fromkeys(cast("list[str]", given)))
+    bounded(len(ids))
+    return Offer({"taskIds": ids}, [await _topic(to, task_id, form=asks(ctx)) for task_id in ids])
+
+
+async def _topic(to: Context, task_id: str, *, form: bool) -> Topic:
+    async def notice(meta: Json) -> types.ServerNotification:
+        told = types.Notification[Json, str](
+            method="notifications/tasks", params={**await shown(to, task_id, form=form), "_meta": meta}
+        )
+        return cast(Any, told)  # the SDK knows none of extensions
+
+    return Topic(f"task:{task_id}", (await to.core.tasks.get(to.who, task_id)).job_ids, notice, at_once=True)
 
 
 async def begin(to: Context, given: arguments.Enqueue) -> types.CallToolResult | Json:

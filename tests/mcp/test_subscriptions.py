@@ -16,15 +16,16 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
 from mcp.shared.exceptions import MCPError
-from mcp_types import Notification, ResourceUpdatedNotification
+from mcp_types import ResourceUpdatedNotification
 
 from oaken_jobs.core import Core
 from oaken_jobs.model import Activity, Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import subscriptions
 from oaken_mcp.http import PATH, Endpoint
-from oaken_mcp.subscriptions import MAX_WATCHED, Offer, Topic, Watch, of_resources
-from oaken_mcp.tools import Context
+from oaken_mcp.subscriptions import MAX_WATCHED, Topic, Watch
+from tests.mcp.door import WORKER
+from tests.mcp.holder import EXTENSION, over_http
 from tests.mcp.process import META, Peer, server
 from tests.mcp.process import ROOT as ROOT_DIR
 from tests.mcp.test_http import connected
@@ -255,7 +256,7 @@ def test_a_listener_holds_one_mark_for_each_thing_however_much_happens() -> None
     async def notice(meta: object) -> Any:
         raise AssertionError
 
-    for topic in (Topic("job", 1, notice), Topic("task", 1, notice), Topic("queues", None, notice)):
+    for topic in (Topic("job", (1,), notice), Topic("task", (1, 3), notice), Topic("queues", (), notice)):
         watch.add(topic)
     row = Activity(1, 0, "job_progress", "progress", 1, None, "running", "running", 1, 1, 5, "user", "a", "http")
     watch.heard([row._replace(id=number) for number in range(10_000)])
@@ -266,41 +267,6 @@ def test_a_listener_holds_one_mark_for_each_thing_however_much_happens() -> None
         watch.remove(name)
     watch.heard([row])
     assert (len(watch), watch._changed, watch._jobs) == (0, {}, {})
-
-
-async def test_other_things_than_resources_can_be_listened_to(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core = service.core
-    job_id, uri = await enqueued(core)
-
-    async def of_tasks(ctx: Any, to: Context, asked: dict[str, Any]) -> Offer:
-        async def notice(meta: dict[str, Any]) -> Any:
-            job = await to.core.jobs.get(to.who, job_id)
-            params = {"taskId": "t1", "status": job.state, "_meta": meta}
-            return Notification[dict[str, Any], str](method="notifications/tasks", params=params)
-
-        return Offer({"taskIds": asked["taskIds"]}, [Topic("t1", job_id, notice)])
-
-    monkeypatch.setattr("oaken_mcp.server.SOURCES", (of_resources, of_tasks))
-    request = listening(uri)
-    request["params"]["notifications"]["taskIds"] = ["t1"]
-    http = await service.http()
-    async with http.stream("POST", PATH, json=request, headers=HEADERS, timeout=20) as response:
-        told = Stream(response)
-        acknowledged = (await told.message())["params"]["notifications"]
-        assert acknowledged == {"resourceSubscriptions": [uri], "taskIds": ["t1"]}
-        await core.jobs.cancel(ANN, job_id)
-        messages = {message["method"]: message["params"] for message in (await told.message(), await told.message())}
-        await core.jobs.erase(ANN, job_id)
-        assert (await told.message())["method"] == UPDATED
-        await service.app._mounts["mcp"].stop()  # type: ignore[attr-defined]
-        assert "result" in await told.message()
-    meta = {META + "subscriptionId": 7}
-    assert messages == {
-        UPDATED: {"uri": uri, "_meta": meta},
-        "notifications/tasks": {"taskId": "t1", "status": "cancelled", "_meta": meta},
-    }
 
 
 @pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed")
@@ -336,7 +302,7 @@ async def notified(peer: Peer, method: str = UPDATED) -> dict[str, Any]:
     """The params of the next message without an id, which must be of this method."""
     assert peer.process.stdout is not None
     message = json.loads(await asyncio.wait_for(peer.process.stdout.readline(), 20))
-    assert message["method"] == method, message
+    assert message.get("method") == method, message
     return message["params"]
 
 
@@ -410,3 +376,75 @@ async def test_over_http_the_earlier_era_is_not_told_that_it_could_subscribe(ser
         with pytest.raises(MCPError) as told:
             await ann.client.subscribe_resource("oaken://queues")
         assert told.value.code == -32601
+
+
+# Tasks.
+
+
+def listening_to(*task_ids: object, declared: bool = True, **more: Any) -> dict[str, Any]:
+    """A request for a stream about tasks."""
+    request = listening()
+    request["params"]["notifications"] = {"taskIds": list(task_ids), **more}
+    if declared:
+        request["params"]["_meta"][META + "clientCapabilities"] = {"extensions": {EXTENSION: {}}}
+    return request
+
+
+async def test_a_task_is_told_whole_at_once_and_at_each_change(service: Service) -> None:
+    uri = "oaken://jobs/1"
+    async with over_http(service.url, await service.token("ann", "user", "agent")) as ann:
+        task = await ann.begin(payloads=[{}, {}])
+        http = await service.http()
+        request = listening_to(task["taskId"], resourceSubscriptions=[uri])
+        async with http.stream("POST", PATH, json=request, headers=HEADERS, timeout=20) as response:
+            told = Stream(response)
+            acknowledged = (await told.message())["params"]["notifications"]
+            assert acknowledged == {"resourceSubscriptions": [uri], "taskIds": [task["taskId"]]}
+            first = await told.message()
+            assert (first["method"], first["params"]["status"]) == ("notifications/tasks", "working")
+            assert first["params"]["_meta"] == {META + "subscriptionId": 7}
+            for _ in range(2):
+                (lease,) = await service.core.jobs.lease(WORKER)
+                await service.core.jobs.complete(WORKER, lease.lease_id, {"n": 1})
+            last: dict[str, Any] = {}
+            uris: list[str] = []
+            while last.get("status") != "completed":
+                message = await told.message()
+                if message["method"] == "notifications/tasks":
+                    last = message["params"]
+                else:
+                    uris.append(message["params"]["uri"])
+            assert set(uris) == {uri}
+        del last["_meta"]
+        assert last == await ann.get(task["taskId"])
+
+
+async def test_a_task_is_told_over_stdio_also_when_another_process_ends_it(core: Core, tmp_path: Path) -> None:
+    async with server(tmp_path / "data", name="ann") as peer:
+        params = peer.modern(name="enqueue", arguments={"kind": "work", "wait": 5})
+        params["_meta"][META + "clientCapabilities"] = {"extensions": {EXTENSION: {}}}
+        task = (await peer.answer(peer.send("tools/call", params)))["result"]
+        assert task["resultType"] == "task"
+        peer.send("subscriptions/listen", {**params, "notifications": {"taskIds": [task["taskId"]]}})
+        assert (await notified(peer, ACKNOWLEDGED))["notifications"] == {"taskIds": [task["taskId"]]}
+        assert (await notified(peer, "notifications/tasks"))["status"] == "working"
+        (lease,) = await core.jobs.lease(WORKER)
+        await core.jobs.complete(WORKER, lease.lease_id, {"n": 1})
+        while (told := await notified(peer, "notifications/tasks"))["status"] != "completed":
+            pass
+        assert told["result"]["structuredContent"]["job"]["result"] == {"n": 1}
+
+
+async def test_only_ones_own_tasks_can_be_listened_to_by_clients_that_take_them(service: Service) -> None:
+    async with over_http(service.url, await service.token("ann", "user", "agent")) as ann:
+        task_id = (await ann.begin())["taskId"]
+    other, http = await service.http("eve", "user"), await service.http()
+    for of, request, code in (
+        (other, listening_to(task_id), -32602),
+        (http, listening_to("x" * 32), -32602),
+        (http, listening_to(7), -32602),
+        (http, listening_to(*(f"{n}" for n in range(101))), -32602),
+        (http, listening_to(task_id, declared=False), -32021),
+    ):
+        answer = await of.post(PATH, json=request, headers=HEADERS)
+        assert answer.json()["error"]["code"] == code, answer.text
