@@ -408,7 +408,7 @@ async def test_a_task_is_told_whole_at_once_and_at_each_change(service: Service)
                 await service.core.jobs.complete(WORKER, lease.lease_id, {"n": 1})
             last: dict[str, Any] = {}
             uris: list[str] = []
-            while last.get("status") != "completed":
+            while last.get("status") != "completed" or not uris:
                 message = await told.message()
                 if message["method"] == "notifications/tasks":
                     last = message["params"]
