@@ -11,16 +11,20 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client as McpClient
+from mcp.shared.exceptions import MCPError
+from mcp_types import PromptReference, ResourceTemplateReference
 
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.model import Actor, Principal
+from oaken_jobs.requests import TraceRow
 from oaken_jobs.store.sqlite.driver import sqlite3
 from oaken_jobs.trace import Recorder
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context
+from tests.mcp.holder import holding
 from tests.service import RULES, Service, serve
 
 TRACED = "only-the-trace-knows"
@@ -185,8 +189,46 @@ async def test_no_tool_resource_or_prompt_of_mcp_tells_a_word_of_the_trace(trace
         assert {name for name, _ in calls} | {"enqueue", "fail", "release"} == {tool.name for tool in tools}
         for name, arguments in calls:
             told.append(repr(await client.call_tool(name, arguments)))
+        told += [repr(await client.list_resources()), repr(await client.list_resource_templates())]
+        for job_id in ids:
+            told.append(repr(await client.read_resource(f"oaken://jobs/{job_id}")))
+        told += [
+            repr(await client.read_resource(f"oaken://{which}"))
+            for which in ("queues", "kinds", f"jobs/{ids[2]}/result")
+        ]
+        for bad in ("oaken://jobs/999", "oaken://jobs/x", f"oaken://{TRACED[::-1]}"):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(bad)
+            told.append(str(refused.value))
+        prompts = (await client.list_prompts()).prompts
+        assert {prompt.name for prompt in prompts} == {"work", "triage_failures"}
+        told.append(repr(prompts))
+        told += [repr(await client.get_prompt(prompt.name)) for prompt in prompts]
+        of_jobs, of_prompt = ResourceTemplateReference(uri="oaken://jobs/{id}"), PromptReference(name="work")
+        told.append(repr(await client.complete(of_jobs, {"name": "id", "value": ""})))
+        told.append(repr(await client.complete(of_prompt, {"name": "kind", "value": ""})))
     assert missing("".join(told), (TRACED,)) == []
+    assert missing("".join(told), (ERROR,)) == [ERROR]
     assert missing("".join(told), (PAYLOAD, RESULT)) == [PAYLOAD, RESULT], "what is asked for is told"
+
+
+async def test_no_task_tells_a_word_of_the_trace(traced: Service) -> None:
+    who = Principal(Actor("agent", "bot", "mcp"), frozenset({"user", "agent"}), "one")
+    jobs, told = traced.core.jobs, list[str]()
+    async with holding(build(lambda ctx: Context(traced.core, who))) as holder:
+        for question in (ASKED, None):
+            task = await holder.begin(kind="work", payload={"text": PAYLOAD})
+            (lease,) = await jobs.lease(who)
+            await jobs.trace(who, lease.lease_id, [TraceRow(operation="chat", input=TRACED, output=TRACED)])
+            await jobs.heartbeat(who, lease.lease_id, percent=10, message=PROGRESS, progress=True)
+            told.append(repr((task, await holder.get(task["taskId"]))))
+            if question is not None:
+                await jobs.finish(who, jobs.ask_op(who, lease.lease_id, question))
+            else:
+                await jobs.finish(who, jobs.complete_op(who, lease.lease_id, {"text": RESULT}, None))
+            told.append(repr(await holder.get(task["taskId"])))
+    assert missing("".join(told), (TRACED,)) == []
+    assert missing("".join(told), (PROGRESS, ASKED, RESULT)) == [PROGRESS, ASKED, RESULT]
 
 
 async def test_who_may_not_read_the_trace_hears_nothing_of_it_and_is_written_down(traced: Service) -> None:
