@@ -35,11 +35,11 @@ class OpenCalls:
         self, caller: str, mark: bytes | None, request_id: int | str, work: Coroutine[Any, Any, None]
     ) -> bool:
         """Does `work`; whether its client has not cancelled it meanwhile."""
+        if mark is None:
+            await work
+            return True
+        key = _key(caller, mark, request_id)
         with anyio.CancelScope() as scope:
-            if mark is None:
-                await work
-                return True
-            key = _key(caller, mark, request_id)
             self._scopes[key] = scope
             try:
                 await work

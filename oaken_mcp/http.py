@@ -68,7 +68,8 @@ class Endpoint:
                 waited = await self._streams.run(call.receive, handling, anyio.sleep_forever())
             else:
                 waited = await call.wait(self._handled(call, _mark(scope), asked, handling))
-            if waited.gone or await Waits.gone(call.receive):
+            # Whoever goes now has its answer on the way; only what was leased must not be lost with that.
+            if waited.gone or (context.leased and await Waits.gone(call.receive)):
                 raise ClientGone
             if answering.answer is None:
                 return None

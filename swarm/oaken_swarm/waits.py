@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive
 
+AT_ONCE_SECONDS = 0.01
+"""How long work may take before anyone looks whether its client is still there: that costs as much as many a call."""
+
 
 class Waited(NamedTuple):
     """How a wait ended."""
@@ -38,6 +41,14 @@ class Waits:
         The request's body must have been read: from here on `receive` only tells that the client has gone.
         """
         task = asyncio.ensure_future(work)
+        if not self.stopped:
+            try:  # most are done before there is anything to look out for
+                done, _ = await asyncio.wait((task,), timeout=AT_ONCE_SECONDS)
+            except asyncio.CancelledError:
+                await _cancelled(task)
+                raise
+            if done:
+                return Waited(True, task.result(), False)
         gone = asyncio.ensure_future(_gone(receive))
         over = asyncio.ensure_future(until)
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,10 +65,7 @@ class Waits:
             end.cancel()
             gone.cancel()
             over.cancel()
-            if not task.done():
-                task.cancel()
-                # What the work gives back when it is cancelled is given back before anything is answered.
-                await asyncio.wait((task,))
+            await _cancelled(task)
 
     @staticmethod
     async def gone(receive: Receive) -> bool:
@@ -73,6 +81,13 @@ class Waits:
         for end in self._ends:
             if not end.done():
                 end.set_result(None)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancels what is not done. What it gives back then is given back before anything is answered."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 async def _gone(receive: Receive) -> None:
