@@ -230,7 +230,15 @@ def _responses(route: Route, refs: _Refs) -> Iterable[tuple[str, Json]]:
             if not told["links"]:
                 del told["links"]
         yield str(status), told
-    statuses = _OPEN if route.open else _WRITES if route.writes else _READS
+    statuses = (
+        (404, *_OPEN)
+        if route.open and "{" in route.path
+        else _OPEN
+        if route.open
+        else _WRITES
+        if route.writes
+        else _READS
+    )
     for status in statuses:
         problem = {"application/problem+json": {"schema": refs[("Problem", "serialization")]}}
         yield str(status), {"description": _ERRORS[status], "content": problem}
