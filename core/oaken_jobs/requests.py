@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from oaken_jobs.errors import InvalidRequest
@@ -40,6 +49,12 @@ def _text(value: Any) -> Any:
 
 def _single_line(value: Any) -> Any:
     return clean(value).replace("\n", " ").replace("\t", " ") if isinstance(value, str) else value
+
+
+def _inked(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("blank", "holds nothing but white space; there is nothing to take in")
+    return value
 
 
 def _no_control(value: Any) -> Any:
@@ -355,7 +370,7 @@ class LabelsRequest(Request):
 class IntakeRequest(Request):
     """A text to take in. `source` says where it came from."""
 
-    text: Annotated[str, Field(min_length=1)]
+    text: Annotated[str, Field(min_length=1), AfterValidator(_inked)]
     title: Line | None = None
     source: Key | None = None
     workspace: Workspace | None = None

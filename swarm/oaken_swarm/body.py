@@ -24,7 +24,9 @@ AT_ONCE = 2
 _BEGIN = 200
 
 _JSON = re.compile(rb'application/json(\s*;\s*charset\s*=\s*"?utf-8"?)?\s*;?', re.IGNORECASE)
-_TEXT = re.compile(rb'text/(plain|markdown)(\s*;\s*charset\s*=\s*"?utf-8"?)?\s*;?', re.IGNORECASE)
+_PARAMETER = rb'(?:charset\s*=\s*"?utf-8"?|(?!charset)[a-z0-9-]+\s*=\s*(?:"[^"]*"|[^\s;"]*))'
+_TEXT = re.compile(rb"text/(plain|markdown)(\s*;\s*%b)*\s*;?" % _PARAMETER, re.IGNORECASE)
+"""Whatever else is said of a text, its flavour of Markdown for instance, changes nothing here."""
 TEXT_TYPES = ("text/plain", "text/markdown")
 
 

@@ -30,6 +30,8 @@ async def sent(http: httpx2.AsyncClient, content: bytes, media_type: str | None,
         "text/markdown",
         "text/markdown; charset=utf-8",
         'Text/Plain ;charset="UTF-8"',
+        "text/markdown; variant=GFM; charset=utf-8",
+        'text/plain; format=flowed; delsp="yes"',
     ],
 )
 async def test_a_file_becomes_the_job_that_the_same_text_in_json_would(server: Service, media_type: str) -> None:
@@ -49,6 +51,9 @@ async def test_a_file_becomes_the_job_that_the_same_text_in_json_would(server: S
         "text/html",
         "text/plain; charset=latin-1",
         "text/markdown; charset=utf-16",
+        "text/markdown; variant=GFM; charset=utf-16",
+        "text/plain; charset=utf-8; charset=latin-1",
+        "text/plain, application/json",
         "application/pdf",
         "application/x-www-form-urlencoded",
     ],
@@ -59,6 +64,12 @@ async def test_another_type_is_refused_with_those_that_are_taken(server: Service
     )
     for taken in ("application/json", "text/plain", "text/markdown", "UTF-8"):
         assert taken in told["detail"]
+
+
+async def test_a_text_without_a_mark_is_refused_before_a_job_is_made_of_it(server: Service) -> None:
+    http = await server.http()
+    for told in (await sent(http, b" \n\t ", "text/plain"), await http.post("/v1/intake", json={"text": "\u2003 "})):
+        assert "nothing but white space" in problem(told, 422, "invalid_request")["detail"]
 
 
 async def test_other_routes_take_no_text(server: Service) -> None:
