@@ -45,9 +45,11 @@ class Waits:
             try:  # most are done before there is anything to look out for
                 done, _ = await asyncio.wait((task,), timeout=AT_ONCE_SECONDS)
             except asyncio.CancelledError:
+                until.close()
                 await _cancelled(task)
                 raise
             if done:
+                until.close()
                 return Waited(True, task.result(), False)
         gone = asyncio.ensure_future(_gone(receive))
         over = asyncio.ensure_future(until)
