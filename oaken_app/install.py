@@ -65,8 +65,15 @@ def entry_of(command: Path, data_dir: Path, *, says_type: bool) -> dict[str, Any
     return entry | {"command": str(command), "args": ["mcp", "--data-dir", str(data_dir)]}
 
 
-def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> str:
-    """The text of the file with the entry in it; all else stays. Raises `ConfigError` for one that cannot be read."""
+class Change(NamedTuple):
+    """A file as it is and as it will be, each written in the same way: only what differs is the change."""
+
+    before: str
+    after: str
+
+
+def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> Change:
+    """The file with the entry in it; all else stays. Raises `ConfigError` for one that cannot be read."""
     try:
         whole: Any = json.loads(text, object_pairs_hook=_once_each) if text.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -74,19 +81,26 @@ def changed(text: str, place: Place, name: str, entry: Mapping[str, Any]) -> str
             f"{place.path} is no plain JSON ({error}), perhaps because of comments. Put this into its {place.key!r} by hand: "
             f"{json.dumps({name: entry})}"
         ) from None
-    servers: Any = cast("dict[str, Any]", whole).setdefault(place.key, {}) if isinstance(whole, dict) else None
-    if not isinstance(servers, dict):
-        raise ConfigError(f"{place.path} holds no object with servers in {place.key!r}; it was not changed.")
-    cast("dict[str, Any]", servers)[name] = dict(entry)
-    found = _INDENT.search(text)
     try:
-        # Halves of characters can only be written as escapes, as they were.
-        escaped = _HALF.search(text) is not None
-        return json.dumps(whole, indent=found[0] if found else 2, ensure_ascii=escaped, allow_nan=False) + "\n"
+        before = _written(whole, text) if text.strip() else ""
+        servers: Any = cast("dict[str, Any]", whole).setdefault(place.key, {}) if isinstance(whole, dict) else None
+        if not isinstance(servers, dict):
+            raise ConfigError(f"{place.path} holds no object with servers in {place.key!r}; it was not changed.")
+        cast("dict[str, Any]", servers)[name] = dict(entry)
+        return Change(before, _written(whole, text))
     except ValueError:
         raise ConfigError(
             f"{place.path} holds a number that is too large to be written again; it was not changed."
         ) from None
+
+
+def _written(whole: Any, like: str) -> str:
+    """A value as JSON with the indentation and the ends of lines of a text. Raises `ValueError` for what JSON has not."""
+    found = _INDENT.search(like)
+    # Halves of characters can only be written as escapes, as they were.
+    escaped = _HALF.search(like) is not None
+    text = json.dumps(whole, indent=found[0] if found else 2, ensure_ascii=escaped, allow_nan=False) + "\n"
+    return text.replace("\n", "\r\n") if "\r\n" in like else text
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -110,20 +124,20 @@ def install(client: str, data_dir: Path | None, *, name: str, config_file: Path 
         place = place._replace(path=config_file.absolute())
     entry = entry_of(_command(), config.load(data_dir).data_dir.absolute(), says_type=place.says_type)
     try:
-        before = _read(place.path)
-        after = changed(before, place, name, entry)
+        text = _read(place.path)
+        before, after = changed(text, place, name, entry)
         if after == before:
             line(f"{place.path} has it already.")
             return
-        change = unified_diff(
-            before.splitlines(), after.splitlines(), str(place.path), "as it will be", lineterm="", n=2
-        )
-        for each in change:
+        # Nothing of what stands beside it, which may be somebody's token.
+        for each in unified_diff(
+            before.splitlines(), after.splitlines(), str(place.path), "as it will be", lineterm="", n=0
+        ):
             line(each)
         if not yes and not typer.confirm("Write it?", default=True, err=True):
             line("Nothing was changed.")
             return
-        if _read(place.path) != before:
+        if _read(place.path) != text:
             raise ConfigError(f"{place.path} was changed meanwhile, by its client perhaps. Run the command again.")
         kept = _write(place.path, after)
     except (OSError, RuntimeError, UnicodeError) as error:
@@ -143,7 +157,13 @@ def _read(path: Path) -> str:
     """What is in the file, without a byte order mark; nothing where there is none."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is no file.")
-    return path.read_text("utf-8-sig") if path.exists() else ""
+    if not path.exists():
+        return ""
+    if not path.stat().st_mode & 0o222:
+        raise ConfigError(
+            f"{path} is read-only, so it was not changed. Make it writable, or put Oaken into it by hand."
+        )
+    return path.read_bytes().decode("utf-8-sig")  # the ends of lines as they are
 
 
 def _write(path: Path, text: str) -> Path | None:
@@ -158,7 +178,7 @@ def _write(path: Path, text: str) -> Path | None:
         shutil.copy2(path, kept)
     handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -71,18 +71,18 @@ def test_claude_from_the_store_of_windows_has_a_folder_of_its_own(tmp_path: Path
     ],
 )
 def test_what_else_is_in_a_file_stays_in_its_order(before: str, after: object) -> None:
-    text = changed(before, PLACE, "oaken", {"a": 1})
+    text = changed(before, PLACE, "oaken", {"a": 1}).after
     assert json.loads(text) == after
     assert json.dumps(json.loads(text)) == json.dumps(after)
-    assert changed(text, PLACE, "oaken", {"a": 1}) == text
+    assert changed(text, PLACE, "oaken", {"a": 1}) == (text, text)
 
 
 def test_halves_of_characters_stay_as_they_were_written() -> None:
-    assert r'"s": "\ud800 ok"' in changed(r'{"s": "\ud800 ok"}', PLACE, "oaken", {"a": 1})
+    assert r'"s": "\ud800 ok"' in changed(r'{"s": "\ud800 ok"}', PLACE, "oaken", {"a": 1}).after
 
 
 def test_the_indent_of_a_file_stays() -> None:
-    assert '\n\t"mcpServers": {\n\t\t"oaken"' in changed('{\n\t"z": 1\n}', PLACE, "oaken", {"a": 1})
+    assert '\n\t"mcpServers": {\n\t\t"oaken"' in changed('{\n\t"z": 1\n}', PLACE, "oaken", {"a": 1}).after
 
 
 @pytest.mark.parametrize(
@@ -177,3 +177,28 @@ def test_options_before_the_command_are_refused_and_not_lost(tmp_path: Path) -> 
     )
     assert (done.returncode, "behind the command" in done.stderr) == (1, True)
     assert not (tmp_path / "mcp.json").exists()
+
+
+def test_the_change_shows_nothing_that_stands_beside_it_and_the_ends_of_lines_stay(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    other = '{"command": "x", "env": {"TOKEN": "obviously-fake"}}'
+    for text in (
+        f'{{"mcpServers": {{"other": {other}}}}}',
+        f'{{\r\n  "mcpServers": {{\r\n    "other": {other}\r\n  }}\r\n}}\r\n',
+    ):
+        file.write_bytes(text.encode())
+        done = run(tmp_path, "cursor", "--config", str(file), "--data-dir", "data", "--yes")
+        assert "fake" not in done.stdout + done.stderr
+        assert '+    "oaken": {' in done.stdout
+        written = file.read_bytes()
+        assert b"obviously-fake" in written
+        assert written.count(b"\r\n") == (written.count(b"\n") if "\r" in text else 0)
+
+
+def test_a_file_that_may_not_be_written_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("{}")
+    file.chmod(0o444)
+    refused = run(tmp_path, "cursor", "--config", str(file), "--data-dir", "data", "--yes")
+    assert (refused.returncode, "read-only" in refused.stderr) == (1, True)
+    assert file.read_text() == "{}"
