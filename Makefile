@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DOCS ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint node bench clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,7 +22,11 @@ lint: .venv/.ready
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: lint
+# What tests of the protocol run besides; where it cannot be had they are skipped.
+node: .venv/.ready
+	@$(BIN)/python -m tests.mcp.conformance.node
+
+test: lint node
 	$(BIN)/pytest -n 3 --dist worksteal
 
 bench: .venv/.ready
@@ -35,4 +39,4 @@ bench: .venv/.ready
 	$(BIN)/python -m benchmarks.crowd
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .node

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from oaken_mcp.subscriptions import Updates
 
+    Serving = tuple[StreamableHTTPSessionManager, Updates]
+    """The SDK's side of an endpoint, and what tells its clients of changes."""
+
 DOOR = "mcp"
 PATH = f"/{DOOR}"
 CONTEXT = "oaken.context"
@@ -38,11 +41,32 @@ CANCELLED = -32800
 """The code of the error that ends a call whose client has cancelled it."""
 
 
-class Endpoint:
-    """The mount at `PATH`."""
+def context_of(ctx: Any) -> Context:
+    """The call that a request of the SDK's came with."""
+    found: Context = ctx.request.scope[CONTEXT]
+    return found
 
-    def __init__(self, core: Core) -> None:
+
+def oaken(core: Core) -> Serving:
+    """Oaken's own server."""
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    from oaken_mcp import server
+    from oaken_mcp.subscriptions import Updates
+
+    updates = Updates(core)
+    mcp = server.build(context_of, updates)
+    return StreamableHTTPSessionManager(
+        mcp, json_response=True, stateless=True, max_request_body_size=sys.maxsize
+    ), updates
+
+
+class Endpoint:
+    """The mount at `PATH`. `make` makes what answers there; it is called in a thread, with the first request."""
+
+    def __init__(self, core: Core, make: Callable[[Core], Serving] = oaken) -> None:
         self._core = core
+        self._make = make
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -119,11 +143,13 @@ class Endpoint:
 
     async def _serve(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
-            manager, updates = await asyncio.to_thread(_manager, self._core)
+            manager, updates = await asyncio.to_thread(self._make, self._core)
         except Exception as error:
             self._manager = None  # the next call tries again
             begun.set_exception(error)
             return
+        # It tells of every client that goes away, with what was sent in its tracebacks. What fails in a tool is logged by us.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
         async with manager.run():
             begun.set_result(manager)
             await self._stopping.wait()
@@ -217,22 +243,3 @@ def _asked(call: Call, raw: bytes) -> _Asked | Answer:
 
 def _error(error: types.JSONRPCError, status: int, *headers: tuple[bytes, bytes]) -> Answer:
     return Answer(error.model_dump_json(by_alias=True, exclude_unset=True).encode(), status, headers)
-
-
-def _manager(core: Core) -> tuple[StreamableHTTPSessionManager, Updates]:
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
-    from oaken_mcp import server
-    from oaken_mcp.subscriptions import Updates
-
-    # It tells of every client that goes away, with what was sent in its tracebacks. What fails in a tool is logged by us.
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
-
-    def context(ctx: Any) -> Context:
-        found: Context = ctx.request.scope[CONTEXT]
-        return found
-
-    updates = Updates(core)
-    mcp = server.build(context, updates)
-    manager = StreamableHTTPSessionManager(mcp, json_response=True, stateless=True, max_request_body_size=sys.maxsize)
-    return manager, updates

@@ -115,7 +115,7 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
     async def read_resource(
         ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        with _refusing(ctx.method):
+        with _refusing(ctx.method, {"uri": answers.start_of(params.uri, ERROR_LIMIT)}):
             text = await resources.text(context(ctx), params.uri)
         contents = types.TextResourceContents(uri=params.uri, mime_type=resources.MEDIA_TYPE, text=text)
         return types.ReadResourceResult(contents=[contents])
@@ -130,7 +130,7 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
             values, more = await found
         return types.CompleteResult(completion=types.Completion(values=values, has_more=more))
 
-    server = _Server(
+    server = OakenServer(
         "oaken",
         version=__version__,
         title="Oaken",
@@ -149,11 +149,11 @@ def build(context: Callable[[ServerRequestContext[Any]], Context], updates: Upda
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     tasks.install(server, context)
     if updates is not None:
-        _tell(server, context, updates)
+        tell(server, context, updates)
     return server
 
 
-def _tell(server: Server[Any], context: Callable[[ServerRequestContext[Any]], Context], updates: Updates) -> None:
+def tell(server: Server[Any], context: Callable[[ServerRequestContext[Any]], Context], updates: Updates) -> None:
     """Has the server tell of changes."""
 
     async def listen(
@@ -177,7 +177,7 @@ def _tell(server: Server[Any], context: Callable[[ServerRequestContext[Any]], Co
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, unsubscribe)
 
 
-class _Server(Server[Any]):
+class OakenServer(Server[Any]):
     """The SDK's, which takes it for granted that whoever tells of changed resources tells of changed lists, and that extensions are of
     both eras."""
 
@@ -198,13 +198,13 @@ class _Server(Server[Any]):
 
 
 @contextmanager
-def _refusing(method: str) -> Generator[None]:
-    """Makes refusals errors of the protocol: a caller's own are -32602 also where a thing is not found."""
+def _refusing(method: str, data: Json | None = None) -> Generator[None]:
+    """Makes refusals errors of the protocol, with this `data`: a caller's own are -32602 also where a thing is not found."""
     try:
         yield
     except OakenError as refusal:
         code = types.INTERNAL_ERROR if isinstance(refusal, Unavailable) else types.INVALID_PARAMS
-        raise MCPError(code, answers.start_of(refusal.message, ERROR_LIMIT)) from None
+        raise MCPError(code, answers.start_of(refusal.message, ERROR_LIMIT), data) from None
     except MCPError:
         raise
     except Exception as error:

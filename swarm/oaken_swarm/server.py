@@ -202,6 +202,9 @@ class _Connection(HttpToolsProtocol):
         if self._head_since is None:
             self._head_since = self._heard
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value.rstrip(b" \t"))  # the parser takes away only what stands before a value
+
     def on_headers_complete(self) -> None:
         if self._refused:
             return

@@ -34,6 +34,11 @@ async def test_other_hosts_are_misdirected(server: Service, host: str) -> None:
         assert told["setting"] == "[server] allowed_hosts"
 
 
+async def test_space_around_the_value_of_a_header_is_no_part_of_it(server: Service) -> None:
+    status, body = await server.raw(b"GET /healthz HTTP/1.1\r\nHost: \t localhost \t\r\n\r\n")
+    assert status == 200, body
+
+
 async def test_a_request_without_host_or_with_two_is_misdirected(server: Service) -> None:
     for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
         status, body = await server.raw(b"GET /healthz HTTP/1.1\r\n" + hosts + b"\r\n")
