@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,25 @@ async def test_a_client_may_begin_in_any_order(order: list[object], tmp_path: Pa
         for step in order:
             await step(peer)  # type: ignore[operator]
         assert await peer.end() == (0, "")
+
+
+OAKEN_MCP = "import sys; sys.argv.insert(1, 'mcp'); from oaken_app.main import main; main()"
+
+
+async def test_the_first_request_is_answered_soon_after_the_sdk_could_be_imported(tmp_path: Path) -> None:
+    """A client waits for that at its own start. The best of three, in turns, since other tests run meanwhile."""
+    imports: list[float] = []
+    answers: list[float] = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import mcp.server")
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+        imports.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        async with server(tmp_path, program=OAKEN_MCP) as peer:
+            await peer.initialize()
+            answers.append(time.perf_counter() - begun)
+    assert min(answers) < 2 * min(imports)
 
 
 async def test_a_discovery_of_another_version_is_refused_and_settles_nothing(tmp_path: Path) -> None:
