@@ -50,4 +50,5 @@ def pytest_runtest_makereport(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that start processes come first: they take longest, and who runs beside them has the others to do."""
-    items.sort(key=lambda item: not any(name in str(item.path) for name in ("/process/", "/cli/", "test_rules")))
+    first = ("/process/", "/cli/", "/conformance/", "test_rules")
+    items.sort(key=lambda item: not any(name in str(item.path) for name in first))
