@@ -34,6 +34,8 @@ POLL_MS = 2_000
 """How often a client should ask."""
 MESSAGE_LIMIT = 200
 """Characters of a status message."""
+ERROR_LIMIT = 2_000
+"""Characters of what a task failed with."""
 FIELD = "answer"
 """Of the form that asks for an answer."""
 
@@ -43,6 +45,14 @@ _CODES: dict[type[OakenError], int] = {
     Forbidden: answers.FORBIDDEN,
 }
 """Of refusals; any other is an internal error."""
+
+
+_UNTOLD: dict[str | None, int] = {
+    "lease_lost": types.INTERNAL_ERROR,
+    "payload_invalid": types.INVALID_PARAMS,
+    "result_invalid": types.INTERNAL_ERROR,
+}
+"""Why a job failed although no worker has said so: such a task has no result to give, but an error of this code."""
 
 
 class Named(types.RequestParams):
@@ -168,6 +178,10 @@ async def shown(to: Context, task_id: str, *, form: bool) -> Json:
     told = _handle(to, task, status, message)
     if status == "completed":
         told["result"] = await _result(to, task)
+    if status == "failed":
+        job = task.jobs[0]
+        said = "" if job.last_error is None else f": {job.last_error}"
+        told["error"] = {"code": _UNTOLD[job.reason], "message": answers.start_of(f"{_ended(job)}{said}", ERROR_LIMIT)}
     if status == "input_required":
         told["inputRequests"] = {_key(job): _question(job) for job in _asking(to, task)}
     return told
@@ -206,6 +220,8 @@ async def _state(to: Context, task: Task, *, form: bool) -> tuple[str, str]:
     if task.ended:
         states = Counter(job.state for job in task.jobs)
         message = _ended(one) if one else ", ".join(f"{count} {state}" for state, count in states.items())
+        if one is not None and one.state == "failed" and one.reason in _UNTOLD:
+            return "failed", message
         return ("cancelled" if states.keys() == {"cancelled"} else "completed"), message
     asking = _asking(to, task)
     message = await _of_one(to, one) if one else await _of_many(to, task)

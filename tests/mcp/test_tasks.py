@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
-from oaken_jobs.errors import Unavailable
+from oaken_jobs.errors import ResultInvalid, Unavailable
 from oaken_jobs.model import Actor, Principal
+from oaken_jobs.store.base import Sweep
 from oaken_mcp.http import PATH
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context
@@ -164,6 +165,25 @@ async def test_a_failed_job_is_a_completed_task_with_a_failure(door: Door) -> No
         assert done["result"]["isError"] is True
         assert "structuredContent" not in done["result"]
         assert said(done)["job"]["last_error"] == "out of paper"
+
+
+async def test_a_job_that_fails_without_its_workers_word_is_a_failed_task_with_an_error(door: Door) -> None:
+    async with opened(door) as holder:
+        fragile, strict = await holder.begin(kind="fragile"), await holder.begin(kind="strict")
+        await lease(door)
+        with pytest.raises(ResultInvalid):
+            await door.core.jobs.complete(WORKER, await lease(door), {"n": "one"})
+        door.clock.advance(3600)
+        await door.core.commit.call(Sweep())
+        for task, code, message in (
+            (fragile, -32603, "Job 1 failed (lease_lost)"),
+            (strict, -32603, "Job 2 failed (result_invalid): result does not fit the schema of strict"),
+        ):
+            now = await holder.get(task["taskId"])
+            assert now["status"] == "failed"
+            assert now["error"]["code"] == code
+            assert now["error"]["message"].startswith(message)
+            assert "result" not in now
 
 
 async def test_many_jobs_are_one_task(door: Door) -> None:

@@ -9,6 +9,7 @@ from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from oaken_jobs.handlers import Ask, Handlers, JobContext, PermanentJobError
+from oaken_jobs.kinds import Kind, Schema
 from oaken_mcp import tasks
 from oaken_mcp.server import carry_out, tool_named
 from tests.mcp.conformance import questions
@@ -17,6 +18,12 @@ from tests.mcp.conformance.tools import Asked, text, tool
 WAIT_SECONDS = 10
 
 handlers = Handlers()
+LOST = Kind(
+    "lost",
+    result_schema=Schema.compile({"type": "object", "additionalProperties": False}, "the fixture's schema"),
+    invalid_result="fail",
+)
+"""Jobs of this kind end without a result, and not by their worker's word."""
 
 
 async def _enqueue(asked: Asked, kind: str, **arguments: Any) -> HandlerResult:
@@ -47,8 +54,8 @@ async def failing_job(asked: Asked) -> HandlerResult:
 
 @tool()
 async def protocol_error_job(asked: Asked) -> HandlerResult:
-    """Fails as a protocol does, were there jobs that do."""
-    return await _enqueue(asked, "failing")
+    """Fails without a worker's word."""
+    return await _enqueue(asked, "lost")
 
 
 @tool({"filename": {"type": "string"}})
@@ -82,6 +89,11 @@ async def slow(job: JobContext) -> dict[str, Any]:
 @handlers.handler("failing")
 async def failing(job: JobContext) -> None:
     raise PermanentJobError("meant to fail")
+
+
+@handlers.handler("lost")
+async def lost(job: JobContext) -> dict[str, Any]:
+    return {"no": "such result is taken"}
 
 
 @handlers.handler("asking")

@@ -63,6 +63,7 @@ def compare(checks: list[Check], listed: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 async def test_the_fixtures_fail_in_nothing_but_what_is_listed(core: Core, suite: Suite, tmp_path: Path) -> None:
+    core.jobs.rules.kinds["lost"] = jobs.LOST
     runner = Runner(core.jobs, core.follower, core.clock, jobs.handlers, 1)
     await runner.start()
     async with serving(core, Endpoint(core, fixture.fixture)) as url:
