@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import orjson
 
@@ -16,7 +16,7 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 from oaken_jobs.model import DEFAULT_WORKSPACE, NO_LIMITS, ROLES, Actor, Limits, Principal
 from oaken_jobs.requests import MAX_TOKEN_SECONDS
-from oaken_jobs.store.base import AddToken, RevokeToken, RotateToken, Store, TokenRow, UseTokens
+from oaken_jobs.store.base import AddToken, Op, RevokeToken, RotateToken, Store, TokenRow, UseTokens
 
 PREFIX = "oak_"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -161,22 +161,18 @@ class Tokens:
             workspace,
             limits,
         )
-        row = await self._commit.call(op)
-        self.forget()
-        return row, secret
+        return await self._commit.call(op), secret
 
     async def rotate(self, actor: Actor, name: str, *, expires_in: float | None = None) -> tuple[TokenRow, str]:
         """The token with a new secret, which is shown this once; the old one is worthless at once. Limits, leases and, unless
         `expires_in` (seconds) says otherwise, its end stay. Raises `NotFound`, `Conflict` where it was revoked or has expired."""
         secret = new_token()
-        row = await self._commit.call(RotateToken(name, hash_token(secret), self._end(expires_in), actor))
-        self.forget()
-        return row, secret
+        op = RotateToken(name, hash_token(secret), self._end(expires_in), actor)
+        return await self._commit.call(op), secret
 
     async def revoke(self, actor: Actor, name: str) -> TokenRow:
         """Ends a token; its leases are given back unharmed. Raises `NotFound`."""
-        row = await self._commit.call(RevokeToken(name, actor))
-        self.forget()
+        row: TokenRow = await self._commit.call(RevokeToken(name, actor))
         return row
 
     async def list(self) -> list[TokenRow]:
@@ -231,6 +227,11 @@ class Tokens:
             self._waiting.pop(end, None)
             if timer is not None:
                 timer.cancel()
+
+    def committed(self, ops: Sequence[Op]) -> None:
+        """Says what this process has committed, before anybody hears of it: an answer in the same group is given by what holds now."""
+        if any(isinstance(op, AddToken | RotateToken | RevokeToken) for op in ops):
+            self.forget()
 
     def forget(self) -> None:
         """Says that tokens may have changed, by this process or another."""

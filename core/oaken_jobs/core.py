@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 from oaken_jobs.activity import Follower
@@ -26,7 +27,7 @@ from oaken_jobs.repeats import Repeats
 from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
 from oaken_jobs.stopping import Step, every
-from oaken_jobs.store.base import Store
+from oaken_jobs.store.base import Op, Store
 from oaken_jobs.store.sqlite import SqliteStore
 from oaken_jobs.tasks import Tasks
 from oaken_jobs.traces import Traces
@@ -80,7 +81,7 @@ class Core:
         self.dispatch.interest = self.follower.watch
         self.follower.foreign = self._foreign
         self.tokens.look = self.follower.look
-        self.commit.committed = self.follower.own_commit
+        self.commit.committed = self._committed
 
     @classmethod
     def on_folder(
@@ -96,6 +97,11 @@ class Core:
         """The core on the data folder's own database."""
         used = clock or SystemClock()
         return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role, data_dir, log or LogSettings(), trace)
+
+    def _committed(self, ops: Sequence[Op]) -> None:
+        """This process has committed."""
+        self.tokens.committed(ops)
+        self.follower.own_commit(ops)
 
     def _foreign(self) -> None:
         """Another process has committed."""

@@ -26,48 +26,40 @@ class Waits:
     """The waiting calls of one server."""
 
     def __init__(self) -> None:
-        self._ends: set[asyncio.Future[None]] = set()
+        self._watches: set[_Watch] = set()
         self.stopped = False
         """Whether nothing waits any more."""
 
     @property
     def open(self) -> int:
         """How many wait."""
-        return len(self._ends)
+        return len(self._watches)
 
     async def run(self, receive: Receive, work: Coroutine[Any, Any, Any], until: Coroutine[Any, Any, None]) -> Waited:
         """Does `work` until it is done, the client goes away, `until` returns or the server stops; raises what it raises.
 
-        The request's body must have been read: from here on `receive` only tells that the client has gone.
+        The request's body must have been read: from here on `receive` only tells that the client has gone. What the work gives back when it
+        is cancelled is given back before this returns.
         """
-        task = asyncio.ensure_future(work)
-        if not self.stopped:
-            try:  # most are done before there is anything to look out for
-                done, _ = await asyncio.wait((task,), timeout=AT_ONCE_SECONDS)
-            except asyncio.CancelledError:
-                until.close()
-                await _cancelled(task)
-                raise
-            if done:
-                until.close()
-                return Waited(True, task.result(), False)
-        gone = asyncio.ensure_future(_gone(receive))
-        over = asyncio.ensure_future(until)
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ends.add(end)
-        if self.stopped:
-            end.set_result(None)
+        watch = _Watch(receive, until)
+        self._watches.add(watch)
+        limit = asyncio.timeout(None)
         try:
-            await asyncio.wait((task, gone, over, end), return_when=asyncio.FIRST_COMPLETED)
-            if over.done() and (error := over.exception()) is not None and not task.done():
-                raise error
-            return Waited(task.done(), task.result() if task.done() else None, gone.done())
+            async with limit:
+                watch.begin(limit)
+                if self.stopped:
+                    watch.end()
+                value = await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if watch.error is not None:
+                raise watch.error from None
+            return Waited(False, None, watch.gone)
         finally:
-            self._ends.discard(end)
-            end.cancel()
-            gone.cancel()
-            over.cancel()
-            await _cancelled(task)
+            self._watches.discard(watch)
+            watch.close()
+        return Waited(True, value, watch.gone)
 
     @staticmethod
     async def gone(receive: Receive) -> bool:
@@ -80,16 +72,56 @@ class Waits:
     def stop(self) -> None:
         """Ends all waits, and every later one at once."""
         self.stopped = True
-        for end in self._ends:
-            if not end.done():
-                end.set_result(None)
+        for watch in self._watches:
+            watch.end()
 
 
-async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancels what is not done. What it gives back then is given back before anything is answered."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
+class _Watch:
+    """Looks out for what ends one wait early. Not at once: most work is done before that would be worth its while."""
+
+    def __init__(self, receive: Receive, until: Coroutine[Any, Any, None]) -> None:
+        self._receive = receive
+        self._until = until
+        self._limit: asyncio.Timeout | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.gone = False
+        """Whether the client has gone away."""
+        self.error: BaseException | None = None
+        """What `until` raised."""
+
+    def begin(self, limit: asyncio.Timeout) -> None:
+        """From now on the wait ends when `limit` is told so."""
+        self._limit = limit
+        self._timer = asyncio.get_running_loop().call_later(AT_ONCE_SECONDS, self._look_out)
+
+    def end(self) -> None:
+        """Ends the wait now."""
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """Looks out for nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is None:
+            self._until.close()
+        else:
+            self._task.cancel()
+
+    def _look_out(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        gone, over = asyncio.ensure_future(_gone(self._receive)), asyncio.ensure_future(self._until)
+        try:
+            await asyncio.wait((gone, over), return_when=asyncio.FIRST_COMPLETED)
+            self.gone = gone.done()
+            self.error = over.exception() if over.done() else None
+            self.end()
+        finally:
+            gone.cancel()
+            over.cancel()
 
 
 async def _gone(receive: Receive) -> None:

@@ -185,7 +185,7 @@ async def test_a_stop_ends_streams_and_long_polls_in_order(server: Service) -> N
         poll = asyncio.ensure_future(client.events(seconds=30))
 
         async def waits() -> bool:
-            return len(server.app._waits._ends) == 1  # pyright: ignore[reportPrivateUsage]
+            return len(server.app._waits._watches) == 1  # pyright: ignore[reportPrivateUsage]
 
         await eventually(waits)
         stopping = asyncio.ensure_future(server.server.stop())
