@@ -27,11 +27,11 @@ QUIET_TURNS = 2
 """Turns of the loop without another call before a group is put together: one in which what has arrived is read, one in which it is
 taken up. While a transaction is under way, its thread and the loop's fight for the interpreter; so all that can be read is read first.
 Calls over 32 connections otherwise settle into two groups of 16 by turns, and a quarter fewer are answered."""
-PATIENCE = 0.001
-"""Seconds, at most, that a group waits for those to ask again whose calls were in the last one or behind it: half as long as that took. A
-client answers its answer within such a time; on a slow machine more turns pass meanwhile than `QUIET_TURNS`."""
 GATHER_SECONDS = 0.003
 """How long calls may keep coming before a group is put together all the same."""
+PATIENCE = 0.5
+"""How long a group waits for those to ask again whose calls were in the last one or behind it, as a share of the time that took. Clients
+have asked again by then; on a slow machine more turns pass meanwhile than `QUIET_TURNS`."""
 
 STALL_SECONDS = 45.0
 """How long a transaction may take before its callers, and those behind it, are told that the store does not answer. Longer than the
@@ -153,7 +153,7 @@ class Committer:
             replies = await self._written(ops, calls, claimed)
             took = time.perf_counter() - started
             self._expected = len(calls) + len(self._waiting)
-            self._patience = min(PATIENCE, took / 2)
+            self._patience = PATIENCE * took
             self.measured(took, claimed is not None)
         except asyncio.CancelledError:
             _answer(calls, [Unavailable("Oaken was stopped; the outcome of this call is unknown.")] * len(ops))

@@ -75,10 +75,7 @@ async def test_callers_that_take_some_turns_to_ask_again_stay_in_one_group(world
     assert gate.sizes.count(6) >= 3, gate.sizes
 
 
-async def test_a_caller_alone_does_not_wait_for_those_of_the_last_group(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit, "PATIENCE", 0.0)
+async def test_a_caller_alone_does_not_wait_long_for_those_of_the_last_group(world: World) -> None:
     gate = Gate(world)
     gate.opened.set()
     await asyncio.gather(*(world.add() for _ in range(20)))
