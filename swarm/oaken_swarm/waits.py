@@ -84,7 +84,7 @@ class _Watch:
         self._until = until
         self._limit: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.gone = False
         """Whether the client has gone away."""
         self.error: BaseException | None = None
@@ -104,24 +104,27 @@ class _Watch:
         """Looks out for nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is None:
+        if not self._tasks:
             self._until.close()
-        else:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     def _look_out(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        gone, over = loop.create_task(_gone(self._receive)), loop.create_task(self._until)
+        gone.add_done_callback(self._is_gone)
+        over.add_done_callback(self._is_over)
+        self._tasks = [gone, over]
 
-    async def _watch(self) -> None:
-        gone, over = asyncio.ensure_future(_gone(self._receive)), asyncio.ensure_future(self._until)
-        try:
-            await asyncio.wait((gone, over), return_when=asyncio.FIRST_COMPLETED)
-            self.gone = gone.done()
-            self.error = over.exception() if over.done() else None
+    def _is_gone(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.gone = True
             self.end()
-        finally:
-            gone.cancel()
-            over.cancel()
+
+    def _is_over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.error = task.exception()
+            self.end()
 
 
 async def _gone(receive: Receive) -> None:
