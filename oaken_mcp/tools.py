@@ -5,6 +5,7 @@ A tool is one committed call: it is carried out although its caller goes away; o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -64,11 +65,8 @@ class Context:
 
 
 async def _whole(call: Awaitable[T]) -> T:
-    """What was asked for is done, and known to be done, although its caller goes away meanwhile."""
-    reply: list[T] = []
-    with anyio.CancelScope(shield=True):
-        reply.append(await call)
-    return reply[0]
+    """What was asked for is done although its caller goes away meanwhile."""
+    return await asyncio.shield(call)
 
 
 # Putting jobs in and looking at them.

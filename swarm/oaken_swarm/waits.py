@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive
 
-AT_ONCE_SECONDS = 0.01
+AT_ONCE_SECONDS = 0.05
 """How long work may take before anyone looks whether its client is still there: that costs as much as many a call."""
 
 
