@@ -92,14 +92,16 @@ class Endpoint:
                 waited = await self._streams.run(call.receive, handling, anyio.sleep_forever())
             else:
                 waited = await call.wait(self._handled(call, _mark(scope), asked, handling))
-            # Whoever goes now has its answer on the way; only what was leased must not be lost with that.
-            if waited.gone or (context.leased and await Waits.gone(call.receive)):
+            if waited.gone:
                 raise ClientGone
             if answering.answer is None:
                 return None
             await call.check_token()
             if not waited.done or self._stopping.is_set():  # the SDK's streams may have been closed under it
                 raise stopping()
+            # Whoever goes now has its answer on the way; only what was leased must not be lost with that.
+            if context.leased and Waits.gone(call.receive):
+                raise ClientGone
         except BaseException:
             await self._give_back(context)
             raise

@@ -171,12 +171,19 @@ class _Connection(HttpToolsProtocol):
         self._head_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._client_gone()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        # The connection is closed now, but said to be lost a little later; what is written meanwhile reaches nobody.
+        self._client_gone()
+
+    def _client_gone(self) -> None:
         # Only the last request is told by the class above; the others would wait on, and answer nobody.
         self.pipeline.clear()
         if self._running is not None:
             self._running.disconnected = True
             self._running.message_event.set()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:

@@ -32,6 +32,10 @@ class Connections:
     def __init__(self, server: Service) -> None:
         self._state = server.server._uvicorn.server_state  # type: ignore[union-attr]
 
+    @property
+    def all(self) -> list[Any]:
+        return [*self._state.connections]
+
     async def until(self, count: int, *, idle: bool = False) -> None:
         async def there() -> bool:
             return len(self._state.connections) == count and not (idle and self._state.tasks)
@@ -135,6 +139,29 @@ async def test_a_client_that_leaves_after_the_claim_and_before_the_answer_leaves
         return (job.state, job.attempts, job.epoch) == ("queued", 0, 1)
 
     await eventually(free)
+
+
+async def test_what_is_leased_for_a_connection_that_closes_just_then_goes_back(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has heard the end, and is to be told of the loss a moment later."""
+    user = await server.client("ann", "user")
+    job_id = (await user.enqueue("echo"))["job"]["id"]
+    connections = Connections(server)
+    request = await lease_request(server, 1)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await connections.until(2)
+
+    async def leaves(call: Any) -> None:
+        writer.write_eof()
+        while not any(each.transport.is_closing() for each in connections.all):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Call, "check_token", leaves)
+    writer.write(request)
+    await connections.until(1, idle=True)
+    [job] = await server.core.store.jobs([job_id])
+    assert (job.state, job.attempts, job.epoch) == ("queued", 0, 1)
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_job_is_forgotten(server: Service) -> None:

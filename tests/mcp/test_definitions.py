@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs.requests import PRIORITIES
 from oaken_mcp.catalogue import TOOLS
 from oaken_mcp.server import definition
 from tests.mcp.door import ME, VIEWER, WORKER, Door
@@ -71,3 +72,9 @@ async def test_a_caller_sees_the_tools_that_its_roles_may_call(door: Door) -> No
     ):
         async with door.open(who) as call:
             assert {tool.name for tool in (await call.client.list_tools()).tools} == names
+
+
+def test_the_priority_that_a_job_gets_by_itself_is_the_one_described() -> None:
+    [enqueue] = [tool for tool in SHOWN if tool["name"] == "enqueue"]
+    described = enqueue["inputSchema"]["properties"]["priority"]["description"]
+    assert f"else {PRIORITIES['ingest']}, users {PRIORITIES['user']}" in described

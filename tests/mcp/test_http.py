@@ -122,17 +122,22 @@ async def test_a_stop_before_the_first_call_is_ready_is_told_as_one(core: Core) 
     await service.close()
 
 
+@pytest.mark.parametrize("moment", ["its answer is made", "its token is looked at again"])
 async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    core: Core, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """It goes just when its answer is made, after the lease."""
+    """It goes just then, after the lease."""
     who = Principal(Actor("agent", "bot", "mcp"), frozenset({"user", "agent"}), by_token=True)
     gone = asyncio.Event()
     make = tools._leases
 
     def leases(*given: Any) -> Any:
-        gone.set()
+        if moment == "its answer is made":
+            gone.set()
         return make(*given)
+
+    async def check_token(call: Call) -> None:
+        gone.set()
 
     async def receive() -> Any:
         await gone.wait()
@@ -142,6 +147,7 @@ async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
         raise AssertionError("nothing is sent to who has gone")
 
     monkeypatch.setattr(tools, "_leases", leases)
+    monkeypatch.setattr(Call, "check_token", check_token)
     job = (await core.jobs.enqueue(who, NewJobRequest(kind="shout"))).job
     headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
     scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b""}

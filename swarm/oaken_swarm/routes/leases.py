@@ -73,7 +73,7 @@ async def lease(call: Call, asked: LeaseRequest) -> Answer:
             await _give_back(call, who, leases)
             raise
     # Looked at once more: a client that left since would leave its jobs running for nobody until their leases expire.
-    if leases and await call.waits.gone(call.receive):
+    if leases and call.waits.gone(call.receive):
         await _give_back(call, who, leases)
         raise ClientGone
     call.polls.count(who.agent, asked.wait_seconds, len(leases))
