@@ -154,7 +154,7 @@ async def test_what_is_leased_for_a_connection_that_closes_just_then_goes_back(
 
     async def leaves(call: Any) -> None:
         writer.write_eof()
-        while not any(each.transport.is_closing() for each in connections.all):
+        while not any(each.transport.is_closing() for each in connections.all):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     monkeypatch.setattr(Call, "check_token", leaves)
