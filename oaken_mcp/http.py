@@ -103,10 +103,10 @@ class Endpoint:
             if context.leased and Waits.gone(call.receive):
                 raise ClientGone
         except BaseException:
-            await self._give_back(context)
+            await context.give_back()
             raise
         if waited.value is not None:
-            await self._give_back(context)
+            await context.give_back()
             return _error(waited.value, 200)
         if asked.method == "initialize":
             return answering.answer._replace(headers=(*answering.answer.headers, new_mark()))
@@ -156,13 +156,6 @@ class Endpoint:
             begun.set_result(manager)
             await self._stopping.wait()
             updates.end()
-
-    async def _give_back(self, context: Context) -> None:
-        """Returns jobs that were leased for an answer which reached nobody."""
-        if context.leased:
-            jobs = self._core.jobs
-            releases = [jobs.release_op(context.who, lease_id) for lease_id in context.leased]
-            await asyncio.shield(jobs.finish_many(context.who, releases))
 
 
 class _Answering:

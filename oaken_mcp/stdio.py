@@ -21,6 +21,7 @@ from typing import Any, cast
 import anyio
 import mcp_types as types
 from anyio.abc import ObjectSendStream
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp.shared.message import SessionMessage
@@ -88,9 +89,13 @@ async def _run(core: Core, caller: Caller, wire: Wire) -> None:
     begun = await unless_asked(_start(core), stop)
     try:
         if begun:
-            updates = Updates(core, lasting=True)
-            mcp = server.build(lambda ctx: Context(core, caller.principal(server.client_name(ctx))), updates)
-            await serve(mcp, updates, wire, stop)
+            updates, calls = Updates(core, lasting=True), Calls()
+
+            def context(ctx: ServerRequestContext[Any]) -> Context:
+                return calls.begun(ctx.request_id, Context(core, caller.principal(server.client_name(ctx))))
+
+            await serve(server.build(context, updates), updates, wire, stop, calls)
+            await calls.give_back()
     finally:
         await core.close()
 
@@ -121,7 +126,29 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(LEAVE_AT_ONCE)
 
 
-async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Event) -> None:
+class Calls:
+    """The calls of a connection whose answers have not reached the client."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, Context] = {}
+
+    def begun(self, request_id: object, context: Context) -> Context:
+        """Remembers the call."""
+        self._open[request_id] = context
+        return context
+
+    def over(self, request_id: object) -> None:
+        """Forgets a call that was answered, or that its client has given up, which returns by itself what it leased."""
+        if isinstance(request_id, str | int):  # what came from a client may be anything
+            self._open.pop(request_id, None)
+
+    async def give_back(self) -> None:
+        """Returns what was leased for answers that reach nobody any more."""
+        for context in self._open.values():
+            await context.give_back()
+
+
+async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Event, calls: Calls) -> None:
     """One connection, until the client closes it or goes away, or `stop` is set."""
     inbox, requests = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbox, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -130,7 +157,7 @@ async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Ev
 
     async def read() -> None:
         try:
-            await _relay(mcp, wire, inbox, answers)
+            await _relay(mcp, wire, inbox, answers, calls)
             updates.end()  # else those who listen would be waited for
             with anyio.move_on_after(DRAIN_SECONDS):
                 await answers.all_given()
@@ -147,6 +174,8 @@ async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Ev
                 except OSError:
                     stop.set()  # the client has gone
                     break
+                if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+                    calls.over(item.message.id)
         written.set()
 
     async def close() -> None:
@@ -167,7 +196,11 @@ async def serve(mcp: Server[Any], updates: Updates, wire: Wire, stop: asyncio.Ev
 
 
 async def _relay(
-    mcp: Server[Any], wire: Wire, inbox: ObjectSendStream[SessionMessage | Exception], answers: _Answers
+    mcp: Server[Any],
+    wire: Wire,
+    inbox: ObjectSendStream[SessionMessage | Exception],
+    answers: _Answers,
+    calls: Calls,
 ) -> None:
     """Hands on what comes in until its end; answers itself what cannot be read, and what is asked before the era is settled."""
     settled = False
@@ -184,7 +217,8 @@ async def _relay(
             settled = True
             answers.owed(message.id)
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-            answers.not_owed((message.params or {}).get("requestId"))
+            answers.not_owed(given_up := (message.params or {}).get("requestId"))
+            calls.over(given_up)
         await inbox.send(SessionMessage(message))
 
 

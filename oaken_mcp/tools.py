@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from oaken_jobs import auth, views
 from oaken_jobs.core import Core
@@ -45,6 +46,14 @@ class Context:
     """Leases that this call has got, so that they can be given back where its answer reaches nobody."""
     ended: Callable[[], Awaitable[None]] = anyio.sleep_forever
     """Returns when the caller's token is good no more."""
+
+    async def give_back(self) -> None:
+        """Returns the jobs that this call has leased, for an answer which reaches nobody."""
+        if self.leased:
+            releases = [self.core.jobs.release_op(self.who, lease_id) for lease_id in self.leased]
+            self.leased.clear()
+            with anyio.CancelScope(shield=True):
+                await self.core.jobs.finish_many(self.who, releases)
 
     def job(self, row: Job, waits: Sequence[Wait] | None = None) -> tuple[Json, list[Body]]:
         """A job, and its question on the way into it. Without `waits` it shows what its own row says of them."""
@@ -381,7 +390,6 @@ async def cancel(to: Context, given: arguments.Cancel) -> Json:
 async def lease(to: Context, given: arguments.Lease) -> Json:
     if given.resume:
         return await _resume(to, given.lease_seconds)
-    # Nothing is awaited after this, so that a caller who goes away is never left with jobs it was not told of.
     leases = await to.core.jobs.lease(
         to.who,
         queues=given.queues,
@@ -392,6 +400,12 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
         wait_seconds=given.wait_seconds,
     )
     to.leased.extend(lease.lease_id for lease in leases)
+    try:
+        # A cancellation that came together with the jobs is heard here; nothing is awaited after this.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+    except anyio.get_cancelled_exc_class():
+        await to.give_back()
+        raise
     if not leases:
         return {
             "leases": [],

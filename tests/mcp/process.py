@@ -75,6 +75,11 @@ class Peer:
         self.process.stdin.close()
         return await self.ended()
 
+    def hang_up(self) -> None:
+        """Closes both pipes, as the end of a client's process does."""
+        for descriptor in (0, 1):
+            self.process._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
+
     async def ended(self, seconds: float = 2) -> tuple[int, str]:
         """The exit code, which must come in time, and what else was on stdout."""
         code = await asyncio.wait_for(self.process.wait(), seconds)

@@ -208,6 +208,20 @@ async def test_a_job_of_a_killed_process_goes_to_another_when_its_lease_has_run_
         assert again["job"]["attempts"] == 2
 
 
+async def test_a_job_that_is_leased_for_a_client_that_has_died_goes_back_at_once(tmp_path: Path) -> None:
+    async with server(tmp_path) as doomed, server(tmp_path) as other:
+        await doomed.initialize()
+        await other.initialize()
+        doomed.send("tools/call", {"name": "lease", "arguments": {"wait_seconds": 15}})
+        await doomed.call("list_jobs")
+        doomed.hang_up()
+        await other.call("enqueue", kind="work")  # while it still waits for calls that were read
+        assert await asyncio.wait_for(doomed.process.wait(), SECONDS) == 0
+        [again] = (await other.call("lease"))["leases"]
+        assert again["lease_id"].startswith("1-2-"), "nobody had it before"
+        assert again["job"]["attempts"] == 1
+
+
 async def test_the_actor_and_the_roles_can_be_named(tmp_path: Path) -> None:
     async with server(tmp_path, "--actor", "ada", "--role", "user") as peer:
         await peer.initialize()

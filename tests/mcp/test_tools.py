@@ -5,10 +5,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 
 from oaken_jobs.jobs import Jobs
+from oaken_mcp import arguments, tools
+from oaken_mcp.tools import Context
 from tests.contract.world import until
 from tests.mcp.door import ME, OTHER, TWIN, VIEWER, WORKER, Door
 
@@ -611,3 +614,24 @@ async def test_a_lease_given_up_while_waiting_takes_no_job(door: Door) -> None:
         await until(lambda: not door.core.dispatch._waiters)
         await call("enqueue", kind="work")
         assert (await call("status", job_id=1))["job"]["state"] == "queued"
+
+
+async def test_a_call_that_is_cancelled_as_it_gets_its_jobs_returns_them(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work")
+    lease = door.core.jobs.lease
+    with anyio.CancelScope() as scope:
+
+        async def cancelled(*given: Any, **named: Any) -> Any:
+            found = await lease(*given, **named)
+            assert found
+            scope.cancel()
+            return found
+
+        monkeypatch.setattr(door.core.jobs, "lease", cancelled)
+        await tools.lease(Context(door.core, WORKER), arguments.Lease())
+    assert scope.cancelled_caught
+    [job] = await door.core.store.jobs([1])
+    assert (job.state, job.attempts, job.epoch) == ("queued", 0, 1)
