@@ -43,7 +43,9 @@ async def _run(wire: Wire, url: str, token: str) -> None:
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
     }
-    async with httpx2.AsyncClient(headers=headers, timeout=ANSWER_SECONDS) as http:
+    # As many connections as there are calls: with a bound, streams could keep calls from being sent.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    async with httpx2.AsyncClient(headers=headers, timeout=ANSWER_SECONDS, limits=limits) as http:
         await Relay(wire, http, url).run()
 
 

@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from oaken_jobs import auth, views
 from oaken_jobs.core import Core
-from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, OakenError
 from oaken_jobs.leasing import lease_id_job
 from oaken_jobs.model import FINAL, Child, Enqueued, Job, Json, Leased, Principal, Usage
 from oaken_jobs.store.base import JobFilter
@@ -416,6 +416,11 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
 
 async def _resume(to: Context, lease_seconds: float | None) -> Json:
     jobs = to.core.jobs
+    if to.who.instance is None:  # in words of this door, where nobody can name one
+        raise Forbidden(
+            f"resume is not to be had here: {to.who.name} may be several processes, and would take each other's leases. What you hold "
+            "goes back to the queue when its lease runs out; take other work until then."
+        )
     leases = await _whole(jobs.resume(to.who, lease_seconds=lease_seconds))
     if not leases:
         return {"leases": [], "next": f"{to.who.agent} holds nothing. Call lease without resume for new work."}

@@ -125,6 +125,17 @@ async def test_a_call_that_is_cancelled_is_given_up_on_the_server(service: Servi
         await eventually(waits_no_more)
 
 
+async def test_a_call_is_answered_however_many_others_wait(service: Service) -> None:
+    async with spoken(service, await service.token("bot", "agent")) as process:
+        await say(process, "initialize", INITIALIZE, 1)
+        assert process.stdin is not None
+        waiting = {"name": "lease", "arguments": {"wait_seconds": 15}}
+        for request_id in range(2, 102):
+            message = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": waiting}
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+        assert (await say(process, "tools/list", {}, 102))["result"]["tools"]
+
+
 async def test_odd_messages_end_nothing_and_each_call_is_answered(service: Service) -> None:
     async with spoken(service, await service.token("bot", "user")) as process:
         await say(process, "initialize", INITIALIZE, 1)

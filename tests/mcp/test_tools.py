@@ -498,7 +498,9 @@ async def test_an_agent_that_lost_its_memory_gets_its_own_leases_again(door: Doo
         await call("complete", lease_id=lease["lease_id"])
         assert "holds nothing" in (await call("lease", resume=True))["next"]
     async with door.open(replace(ME, instance=None)) as nameless:
-        assert "needs an instance" in await nameless.refused("lease", resume=True)
+        refused = await nameless.refused("lease", resume=True)
+        assert "goes back to the queue when its lease runs out" in refused
+        assert "INSTANCE" not in refused, "no tool takes one"
 
 
 async def test_of_very_many_leases_those_that_cannot_be_told_go_back_unharmed(door: Door) -> None:
