@@ -218,7 +218,9 @@ async def _state(to: Context, task: Task, *, form: bool) -> tuple[str, str]:
     """The task's status, and what there is to say of it."""
     one = task.jobs[0] if len(task.job_ids) == 1 else None
     if task.ended:
-        states = Counter(job.state for job in task.jobs)
+        states: Counter[str] = Counter(job.state for job in task.jobs)
+        if forgotten := len(task.job_ids) - len(task.jobs):
+            states["forgotten"] = forgotten
         message = _ended(one) if one else ", ".join(f"{count} {state}" for state, count in states.items())
         if one is not None and one.state == "failed" and one.reason in _UNTOLD:
             return "failed", message

@@ -386,6 +386,17 @@ async def test_an_agent_gets_no_task_of_a_job_that_is_not_its_to_see(door: Door)
         assert "title" not in answer.structured_content["job"]
 
 
+async def test_what_became_of_erased_jobs_is_not_guessed_from_those_that_are_left(door: Door) -> None:
+    async with opened(door) as holder:
+        task_id = (await holder.begin(payloads=[{}, {}]))["taskId"]
+        await door.core.jobs.complete(WORKER, await lease(door))
+        await door.core.jobs.erase(ME, 1)
+        await door.core.jobs.cancel(ME, 2)
+        done = await holder.get(task_id)
+        assert (done["status"], done["statusMessage"]) == ("completed", "1 cancelled, 1 forgotten")
+        assert said(done)["job_ids"] == [1, 2]
+
+
 async def test_a_task_is_forgotten_a_day_after_its_jobs_ended_and_never_before(door: Door) -> None:
     async with opened(door) as holder:
         task_id = (await holder.begin(payloads=[{}, {}]))["taskId"]
