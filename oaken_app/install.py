@@ -140,6 +140,10 @@ def install(client: str, data_dir: Path | None, *, name: str, config_file: Path 
         if _read(place.path) != text:
             raise ConfigError(f"{place.path} was changed meanwhile, by its client perhaps. Run the command again.")
         kept = _write(place.path, after)
+    except typer.Abort:
+        raise InvalidRequest(
+            "Nothing was changed, for nobody has answered. Give --yes to have it written unasked."
+        ) from None
     except (OSError, RuntimeError, UnicodeError) as error:
         raise ConfigError(f"{place.path} cannot be changed: {error}.") from None
     if kept is not None:

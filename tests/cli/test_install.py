@@ -138,6 +138,13 @@ def test_the_change_is_shown_first_and_the_file_as_it_was_is_kept(tmp_path: Path
     assert "has it already" in run(tmp_path, "claude-code", "--config", str(file), "--data-dir", "data").stdout
 
 
+def test_a_question_that_nobody_answers_changes_nothing_and_says_how_to_go_without(tmp_path: Path) -> None:
+    given = run(tmp_path, "cursor")
+    assert given.returncode != 0
+    assert "Give --yes" in given.stderr
+    assert not (tmp_path / ".cursor").exists()
+
+
 def test_an_unknown_client_is_refused_with_those_there_are(tmp_path: Path) -> None:
     refused = run(tmp_path, "zed")
     assert refused.returncode == 1
