@@ -42,7 +42,7 @@ NEXT = {
     "bad_json": "Correct the arguments and call again.",
     "payload_invalid": "Correct the payload and call again.",
     "too_large": "Send less: split the work into several jobs, or store the data elsewhere and send where it is.",
-    "forbidden": "Do not repeat the call; tell the person you work for.",
+    "forbidden": "Do not repeat the same call; tell the person you work for.",
     "unavailable": "Call again in a few seconds; look with status or list_jobs first whether it was done.",
 }
 """What an agent does after a refusal, by its code."""

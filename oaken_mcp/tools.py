@@ -407,6 +407,8 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
         await to.give_back()
         raise
     if not leases:
+        if limited := await to.core.jobs.limited(to.who):
+            return {"leases": [], "next": f"Nothing for you now, by {limited}."}
         return {
             "leases": [],
             "next": f"Nothing to do now. Call lease again, with wait_seconds up to {arguments.MAX_WAIT}.",

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind
-from oaken_jobs.model import Actor, Principal
+from oaken_jobs.model import Actor, Limits, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import tools
 from oaken_mcp.http import PATH, Endpoint
@@ -276,3 +276,15 @@ async def test_a_client_of_the_earlier_era_cancels_its_own_call_and_no_other_of_
     job = (await service.core.jobs.enqueue(ME, NewJobRequest(kind="shout"))).job
     (lease,) = (await calls[1]).json()["result"]["structuredContent"]["leases"]
     assert lease["job"]["id"] == job.id
+
+
+async def test_an_agent_that_may_take_no_more_is_told_why_and_not_to_call_again(service: Service) -> None:
+    _, token = await service.core.tokens.create(ROOT, "bot", ["user", "agent"], limits=Limits(max_leases=1))
+    async with connected(service, token, "auto") as bot:
+        await bot("enqueue", kind="shout", payloads=[{}, {}])
+        (lease,) = (await bot("lease", max=5))["leases"]
+        answer = await bot("lease")
+        assert answer["leases"] == []
+        assert "may hold 1; finish one, then lease again" in answer["next"]
+        await bot("complete", lease_id=lease["lease_id"])
+        assert len((await bot("lease"))["leases"]) == 1
