@@ -23,11 +23,13 @@ from mcp.shared.inbound import (
 from oaken_mcp import tasks
 from oaken_mcp.http import PATH
 from oaken_mcp.stdio import DRAIN_SECONDS, Unreadable, parse
-from oaken_mcp.wire import Wire, Writer, lines
+from oaken_mcp.wire import Wire, Writer, hung_up, lines
 from oaken_swarm.following import messages
 
 ANSWER_SECONDS = 60.0
 """How long one call may take, and how long a stream may be silent; the tools answer within 20, and streams give a sign of life every 15."""
+LOOK_SECONDS = 0.02
+"""Between two looks, after stdin has ended, at whether the client can still read."""
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(tasks.METHODS, tasks.NAME_KEY)}
 
@@ -77,8 +79,10 @@ class Relay:
             elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
                 self._cancel((message.params or {}).get("requestId"))
             # A server without sessions has no use for other notifications.
-        if self._open:
-            await asyncio.wait([*self._open], timeout=DRAIN_SECONDS)
+        until = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        # Of a client that has died, too, stdin may end first; a job that came then would be leased for nobody.
+        while self._open and not hung_up(self._wire.writing) and asyncio.get_running_loop().time() < until:
+            await asyncio.wait([*self._open], timeout=LOOK_SECONDS)
         for call in self._open:
             call.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -47,6 +48,15 @@ def claim() -> Wire:
     os.close(nothing)
     sys.stdout = sys.stderr
     return wire
+
+
+def hung_up(fd: int) -> bool:
+    """Whether nobody can read what is written any more. Never where the system cannot tell."""
+    if sys.platform == "win32":
+        return False
+    looking = select.poll()
+    looking.register(fd, 0)
+    return bool(looking.poll(0))
 
 
 class Blocking:

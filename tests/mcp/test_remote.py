@@ -12,12 +12,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
 from mcp_types import ResourceTemplateReference
 
+from oaken_mcp import remote
 from oaken_mcp.http import Endpoint
+from oaken_mcp.wire import Wire
 from tests.mcp.door import Caller
 from tests.service import Service, eventually, serve
 
@@ -123,6 +126,36 @@ async def test_a_call_that_is_cancelled_is_given_up_on_the_server(service: Servi
             return service.core.dispatch.waiting == 0
 
         await eventually(waits_no_more)
+
+
+async def test_calls_of_a_client_that_has_died_are_given_up_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "DRAIN_SECONDS", 60)
+    reading, asking = os.pipe()
+    answered, writing = os.pipe()
+    call = {"name": "lease", "arguments": {"wait_seconds": 15}}
+    headers = {"Authorization": f"Bearer {await service.token('bot', 'agent')}", "Content-Type": "application/json"}
+    headers["Accept"] = "application/json, text/event-stream"
+
+    def waits(count: int) -> Any:
+        async def as_many() -> bool:
+            return service.core.dispatch.waiting == count
+
+        return as_many
+
+    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+        relay = asyncio.create_task(remote.Relay(Wire(reading, writing), http, service.url).run())
+        os.write(
+            asking, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode() + b"\n"
+        )
+        await eventually(waits(1))
+        os.close(asking)
+        os.close(answered)
+        await asyncio.wait_for(relay, 10)
+        await eventually(waits(0))
+    os.close(reading)
+    os.close(writing)
 
 
 async def test_a_call_is_answered_however_many_others_wait(service: Service) -> None:
