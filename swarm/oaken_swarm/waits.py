@@ -101,9 +101,10 @@ class _Watch:
         self._timer = asyncio.get_running_loop().call_later(AT_ONCE_SECONDS, self._look_out)
 
     def end(self) -> None:
-        """Ends the wait now."""
-        if self._limit is not None:
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        """Ends the wait now, unless it is about to end."""
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
         """Looks out for nothing any more."""
