@@ -16,7 +16,7 @@ import anyio
 from starlette.types import Message, Scope, Send
 
 from oaken_jobs.core import Core
-from oaken_jobs.errors import MethodNotAllowed, NotFound, stopping
+from oaken_jobs.errors import MethodNotAllowed, NotFound, OakenError, stopping
 from oaken_mcp.answers import FORBIDDEN
 from oaken_mcp.cancelling import HEADER, OpenCalls, new_mark
 from oaken_mcp.tools import Context
@@ -102,8 +102,10 @@ class Endpoint:
             # Whoever goes now has its answer on the way; only what was leased must not be lost with that.
             if context.leased and Waits.gone(call.receive):
                 raise ClientGone
-        except BaseException:
+        except BaseException as error:
             await context.give_back()
+            if self._stopping.is_set() and not isinstance(error, OakenError | ClientGone | asyncio.CancelledError):
+                raise stopping() from None  # the SDK's streams were closed under it
             raise
         if waited.value is not None:
             await context.give_back()
