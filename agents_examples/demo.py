@@ -280,8 +280,9 @@ async def run(documents: Path | None, data_dir: Path) -> None:
             console.print(f"Job {', '.join(map(str, lost))} was finished by embedder/second after its lease ran out")
             await show(client, jobs)
             await ask_through_mcp(environment, data_dir, lost[0])
+            serve = Path(sys.executable).parent / "oaken"
             console.print(
-                f"All {len(jobs)} jobs succeeded. The server at {url} was stopped; `oaken serve` starts one to keep."
+                f"All {len(jobs)} jobs succeeded. The server at {url} was stopped; `{serve} serve` starts one to keep."
             )
 
 

@@ -151,7 +151,7 @@ async def world() -> AsyncGenerator[World]:
         await add("long", payload={"text": LONG})
         await jobs.finish(ME, jobs.complete_op(ME, await lease("long"), {"text": LONG}, None))
         await add("asking")
-        await jobs.finish(ME, jobs.ask_op(ME, await lease("asking"), "Formal or informal?"))
+        await jobs.finish(RIVAL, jobs.ask_op(RIVAL, await lease("asking", RIVAL), "Formal or informal?"))
         await add("held", payload={"text": "Guten Abend"})
         names["lease"] = await lease("held")
         await add("count", payload={"text": "one two"})

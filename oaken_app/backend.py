@@ -34,7 +34,7 @@ def token_for(settings: Settings, url: str) -> str:
     if token is None:
         raise Unauthenticated(
             f"There is no token for {url}: `oaken login {url}` keeps one, or set OAKEN_TOKEN. "
-            "`oaken token create NAME --role agent` makes one on the server's side."
+            "`oaken token create NAME --role user` makes one on the server's side (`--role agent` for a worker)."
         )
     return token
 

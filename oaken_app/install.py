@@ -19,6 +19,7 @@ import typer
 from oaken_app.show import line
 from oaken_jobs import config
 from oaken_jobs.errors import ConfigError, InvalidRequest
+from oaken_swarm.connection import base_url
 
 CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
 NEW_MODE = 0o600
@@ -59,10 +60,12 @@ def place_of(client: str, home: Path, environ: Mapping[str, str], platform: str)
     return Place(settings / "Claude" / "claude_desktop_config.json", "mcpServers", False)
 
 
-def entry_of(command: Path, data_dir: Path, *, says_type: bool) -> dict[str, Any]:
-    """What starts Oaken: absolute paths, since a client starts it from anywhere and with few variables."""
+def entry_of(command: Path, where: Path | str, *, says_type: bool) -> dict[str, Any]:
+    """What starts Oaken, on a data folder or for the server at an address. The paths are absolute, since a client starts it from anywhere
+    and with few variables."""
     entry: dict[str, Any] = {"type": "stdio"} if says_type else {}
-    return entry | {"command": str(command), "args": ["mcp", "--data-dir", str(data_dir)]}
+    option = "--url" if isinstance(where, str) else "--data-dir"
+    return entry | {"command": str(command), "args": ["mcp", option, str(where)]}
 
 
 class Change(NamedTuple):
@@ -110,7 +113,9 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def install(client: str, data_dir: Path | None, *, name: str, config_file: Path | None, yes: bool) -> None:
+def install(
+    client: str, data_dir: Path | None, url: str | None, *, name: str, config_file: Path | None, yes: bool
+) -> None:
     """Shows the change, asks unless told `yes`, and makes it. Raises `InvalidRequest` for a client or a name that is none, `ConfigError`
     for a file that cannot be changed."""
     if client not in CLIENTS:
@@ -122,7 +127,8 @@ def install(client: str, data_dir: Path | None, *, name: str, config_file: Path 
     place = place_of(client, Path.home(), os.environ, sys.platform)
     if config_file is not None:
         place = place._replace(path=config_file.absolute())
-    entry = entry_of(_command(), config.load(data_dir).data_dir.absolute(), says_type=place.says_type)
+    where = config.load(data_dir).data_dir.absolute() if url is None else base_url(url)
+    entry = entry_of(_command(), where, says_type=place.says_type)
     try:
         text = _read(place.path)
         before, after = changed(text, place, name, entry)

@@ -54,7 +54,7 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
     from oaken_mcp import serve_stdio
 
     if url is not None:
-        _remote(url, *(given for given in (data_dir, actor, role, instance) if given))
+        _remote(url, *(given for given in (data_dir, actor, role) if given), instance=instance)
         return
 
     def trace(settings: Settings, clock: Clock) -> Trace:
@@ -65,15 +65,18 @@ def _mcp(  # pyright: ignore[reportUnusedFunction]
     serve_stdio(data_dir, actor=actor, roles=role or (), instance=instance, trace=trace)
 
 
-def _remote(url: str, *others: object) -> None:
+def _remote(url: str, *others: object, instance: str | None) -> None:
+    from oaken_jobs.auth import checked_instance
     from oaken_jobs.errors import InvalidRequest
     from oaken_mcp import serve_remote
     from oaken_swarm.connection import base_url
 
     if others:
         raise InvalidRequest(
-            "--url goes with none of --data-dir, --actor, --role and --instance: the token says who calls and what that may do."
+            "--url goes with none of --data-dir, --actor and --role: the token says who calls and what that may do."
         )
+    if instance is not None:
+        checked_instance(instance, "--instance")
     address = base_url(url)
 
     def token() -> str:
@@ -82,13 +85,21 @@ def _remote(url: str, *others: object) -> None:
 
         return token_for(config.load(), address)
 
-    serve_remote(address, token)
+    serve_remote(address, token, instance)
 
 
 @mcp.command("install")
 def _install(  # pyright: ignore[reportUnusedFunction]
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="claude-desktop, claude-code, cursor or vscode.")],
     data_dir: DataDir = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OAKEN_URL",
+            help="A server elsewhere instead of a folder, with the token that `oaken login URL` has kept.",
+            show_envvar=True,
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="The server's name in the client's list.")] = "oaken",
     config: Annotated[Path | None, typer.Option(help="The client's file, where it is not in its usual place.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -96,4 +107,4 @@ def _install(  # pyright: ignore[reportUnusedFunction]
     """Put Oaken into a client's list of MCP servers. The change is shown first; the rest of the file stays, and a copy of it is kept."""
     from oaken_app.install import install
 
-    install(client, data_dir, name=name, config_file=config, yes=yes)
+    install(client, data_dir, None if data_dir else url, name=name, config_file=config, yes=yes)

@@ -42,13 +42,13 @@ def serve_stdio(
     stdio.run(taken, data_dir, actor=actor, roles=roles, instance=instance, trace=trace)
 
 
-def serve_remote(url: str, find_token: Callable[[], str]) -> None:
+def serve_remote(url: str, find_token: Callable[[], str], instance: str | None = None) -> None:
     """Serves MCP on this process's stdin and stdout until stdin ends, by handing each message to the server at `url` with a token of
-    its. Raises what `find_token` raises. The process's own stdin and stdout are gone afterwards."""
+    its. `instance` as for `serve_stdio`. Raises what `find_token` raises. The process's own stdin and stdout are gone afterwards."""
     from oaken_mcp import wire
 
     taken = wire.claim()
 
     from oaken_mcp import remote
 
-    remote.run(taken, url, find_token())
+    remote.run(taken, url, find_token(), instance)

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from oaken_jobs.auth import INSTANCE, NAME
+from oaken_jobs.auth import NAME, checked_instance
 from oaken_jobs.errors import InvalidRequest
 from oaken_jobs.model import Actor, Principal
 
@@ -40,11 +40,7 @@ class Caller:
         if unknown:
             raise InvalidRequest(f"--role {unknown[0]!r}: a client on stdio may have the roles {', '.join(ROLES)}.")
         self._roles = frozenset(roles or DEFAULT_ROLES)
-        if instance is not None and not INSTANCE.fullmatch(instance):
-            raise InvalidRequest(
-                f"--instance {instance[:80]!r}: give up to 64 letters, digits and . _ : @ -, beginning with a letter or digit."
-            )
-        self._instance = instance or secrets.token_hex(4)
+        self._instance = secrets.token_hex(4) if instance is None else checked_instance(instance, "--instance")
 
     def principal(self, client: str | None) -> Principal:
         """The caller whose client calls itself `client`."""

@@ -6,6 +6,7 @@ Nothing is kept here. What the protocol wants said in headers over HTTP is read 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -34,16 +35,17 @@ _VERSION = "io.modelcontextprotocol/protocolVersion"
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(tasks.METHODS, tasks.NAME_KEY)}
 
 
-def run(wire: Wire, url: str, token: str) -> None:
-    """Serves until the client closes stdin."""
-    asyncio.run(_run(wire, url, token))
+def run(wire: Wire, url: str, token: str, instance: str | None) -> None:
+    """Serves until the client closes stdin. `instance` tells this process from others with the token; left out, it is a new one."""
+    asyncio.run(_run(wire, url, token, instance or secrets.token_hex(4)))
 
 
-async def _run(wire: Wire, url: str, token: str) -> None:
+async def _run(wire: Wire, url: str, token: str, instance: str) -> None:
     headers = {
         "Authorization": f"Bearer {token}",
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
+        "Oaken-Instance": instance,
     }
     # As many connections as there are calls: with a bound, streams could keep calls from being sent.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)

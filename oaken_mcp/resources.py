@@ -35,7 +35,7 @@ _LISTED = (
         uri=QUEUES,
         name="queues",
         title="Queues",
-        description="Every queue: whether it is paused, and its jobs by state.",
+        description="Queues that jobs of others go to: whether each is paused, and its jobs by state.",
         mime_type=MEDIA_TYPE,
     ),
     types.Resource(

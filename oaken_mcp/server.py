@@ -34,7 +34,7 @@ INSTRUCTIONS = (
 )
 
 NEXT = {
-    "lease_lost": "Stop this work: nothing done under that lease counts any more. Call lease for new work.",
+    "lease_lost": "Stop this work. Call lease for new work.",
     "not_found": "Call list_jobs to see which jobs there are.",
     "conflict": "Call status with the job_id to see how it stands.",
     "idempotency_conflict": "Use another idempotency_key for another request; the same call under the same key is safe.",

@@ -17,7 +17,7 @@ from oaken_jobs import auth, views
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, OakenError
 from oaken_jobs.leasing import lease_id_job
-from oaken_jobs.model import FINAL, Child, Enqueued, Job, Json, Leased, Principal, Usage
+from oaken_jobs.model import CHILDREN, FINAL, Child, Enqueued, Job, Json, Leased, Principal, Usage
 from oaken_jobs.store.base import JobFilter
 from oaken_jobs.waits import Wait
 from oaken_mcp import answers, arguments
@@ -223,7 +223,9 @@ def answerable(to: Context, jobs: Sequence[Job]) -> list[Job]:
 
 def _asking(to: Context, jobs: Sequence[Job]) -> str | None:
     """What the caller may do where some of these jobs ask a question."""
-    asking = [str(job.id) for job in answerable(to, jobs)]
+    asking = [
+        str(job.id) for job in answerable(to, jobs) if job.agent != to.who.agent
+    ]  # its own are for others to answer
     if not asking:
         return None
     if len(asking) == 1:
@@ -273,7 +275,9 @@ async def _overview(to: Context) -> Json:
     answer["leases"] = answers.compact(leases[:RECENT], 3_500)
     questions = [
         {"job_id": one.job_id, "agent": one.agent, "question": one.text[: answers.LONGEST_QUESTION]}
-        for one in now.questions[:RECENT]
+        for one in [one for one in now.questions if one.agent != to.who.agent][
+            :RECENT
+        ]  # its own are for others to answer
     ]
     if questions:
         answer["questions"] = answers.compact(questions, 2_500)
@@ -295,6 +299,7 @@ async def _overview(to: Context) -> Json:
         for kind in jobs.kinds(to.who)
         if not kind.internal
     ]
+    kinds += [{"name": name} for name in await jobs.other_kinds(to.who)]
     answer["kinds"] = kinds[: answers.fitting(kinds, answers.LIMIT - 2_500)]
     cut = len(queues) > len(answer["queues"]) or len(kinds) > len(answer["kinds"]) or len(now.questions) > RECENT
     if cut or len(held) > RECENT or len(waiting) > RECENT:
@@ -421,7 +426,8 @@ async def _resume(to: Context, lease_seconds: float | None) -> Json:
     if to.who.instance is None:  # in words of this door, where nobody can name one
         raise Forbidden(
             f"resume is not to be had here: {to.who.name} may be several processes, and would take each other's leases. What you hold "
-            "goes back to the queue when its lease runs out; take other work until then."
+            "goes back to the queue when its lease runs out; take other work until then. Whoever set up this connection can name it, by "
+            "a header Oaken-Instance of its own; then resume works."
         )
     leases = await _whole(jobs.resume(to.who, lease_seconds=lease_seconds))
     if not leases:
@@ -529,6 +535,8 @@ async def release(to: Context, given: arguments.Release) -> Json:
         answer["next"] = (
             "It can be leased again once it is answered, or time is over; that lease has the answer. Do other work."
         )
+    elif given.after_children and job.blocked != CHILDREN:
+        answer["note"] = "It has no children that have yet to end, so it can be leased again at once."
     elif given.after_children:
         answer["next"] = "It can be leased again once all its children have ended; that lease has their results."
     return answer

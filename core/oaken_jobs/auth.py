@@ -8,6 +8,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 
 import orjson
 
@@ -15,6 +16,7 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 from oaken_jobs.model import DEFAULT_WORKSPACE, NO_LIMITS, ROLES, Actor, Limits, Principal
+from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_TOKEN_SECONDS
 from oaken_jobs.store.base import AddToken, Op, RevokeToken, RotateToken, Store, TokenRow, UseTokens
 
@@ -75,6 +77,20 @@ def require_unbound(principal: Principal, what: str) -> None:
             f"{principal.name} is bound to the workspace {principal.workspace} and may not {what}, which concerns all of them. "
             "Use a token without a workspace."
         )
+
+
+def as_instance(principal: Principal, instance: str) -> Principal:
+    """The caller as one of several processes of its name. Raises `InvalidRequest` for what can be no instance's name."""
+    return replace(principal, instance=checked_instance(instance, "instance"))
+
+
+def checked_instance(text: str, called: str) -> str:
+    """The name of an instance. Raises `InvalidRequest`, which says what it is `called` here."""
+    if not INSTANCE.fullmatch(text):
+        raise InvalidRequest(
+            f"{called} {clean(text, 80)!r}: give up to 64 letters, digits and . _ : @ -, beginning with a letter or digit."
+        )
+    return text
 
 
 def workspace_of(principal: Principal, named: str | None) -> str:

@@ -309,6 +309,13 @@ class Reader:
         self._may_look(who)
         return [self.rules.kinds[name] for name in sorted(self.rules.kinds)]
 
+    async def other_kinds(self, who: Principal) -> list[str]:
+        """Kinds that are neither, but agents have leased jobs of. Who is bound to a workspace learns of none: they may be of others."""
+        self._may_look(who)
+        if who.workspace is not None:
+            return []
+        return sorted(await self._store.leased_kinds() - self.rules.kinds.keys())
+
     async def labels(self, who: Principal, subject: str, workspace: str | None = None) -> dict[str, dict[str, str]]:
         """Labels of a subject by layer."""
         auth.require(who, "read")

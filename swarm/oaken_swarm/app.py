@@ -54,6 +54,8 @@ BULK_BYTES = 16 << 20
 MOST_CONTAINERS = 1 << 20
 _ROUTE = "oaken.route"
 """In the scope of a call: the template of its route."""
+INSTANCE_HEADER = b"oaken-instance"
+"""Of a call to a mount, which has no field for it: which of several processes with the token calls."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -192,9 +194,10 @@ class App:
         call = self._call(receive, _NOBODY, headers.token, {})
         call.base = self._base(scope, headers)
         try:
-            call.who = await self._callers.authenticate(headers.token, address, door)
+            who = await self._callers.authenticate(headers.token, address, door)
         except Unauthenticated as refusal:
             return problem_answer(refusal, signin.challenge(call, door))
+        call.who = who if headers.instance is None else auth.as_instance(who, headers.instance)
         media_type, encoding = headers.content_type, headers.content_encoding
         raw, size = await read_bytes(receive, self._sizes["bulk"], None, media_type, encoding)
         if len(raw) > THREAD_BYTES:
@@ -311,6 +314,7 @@ class _Headers:
         "forwarded_for",
         "hosts",
         "idempotency_key",
+        "instance",
         "last_event_id",
         "origin",
         "token",
@@ -324,6 +328,7 @@ class _Headers:
         self.content_type: bytes | None = None
         self.content_encoding: bytes | None = None
         self.idempotency_key: str | None = None
+        self.instance: str | None = None
         self.last_event_id: str | None = None
         self.forwarded_for: bytes | None = None
         self.traceparent: str | None = None
@@ -341,6 +346,8 @@ class _Headers:
                 self.origin = value
             elif name == b"idempotency-key":
                 self.idempotency_key = value.decode("latin-1")
+            elif name == INSTANCE_HEADER:
+                self.instance = value.decode("latin-1")
             elif name == b"last-event-id":
                 self.last_event_id = value.decode("latin-1")
             elif name == b"traceparent":

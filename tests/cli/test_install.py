@@ -99,14 +99,16 @@ def test_a_client_on_stdio_is_told_so_where_it_wants_to_be() -> None:
     assert told == {"type": "stdio", "command": "/bin/oaken", "args": ["mcp", "--data-dir", "/data"]}
 
 
-def run(tmp_path: Path, *arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *arguments: str, answer: str = "", environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [OAKEN, "mcp", "install", *arguments],
         input=answer,
         capture_output=True,
         text=True,
         timeout=30,
-        env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")},
+        env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config"), **(environ or {})},
     )
 
 
@@ -209,3 +211,17 @@ def test_a_file_that_may_not_be_written_is_left_alone(tmp_path: Path) -> None:
     refused = run(tmp_path, "cursor", "--config", str(file), "--data-dir", "data", "--yes")
     assert (refused.returncode, "read-only" in refused.stderr) == (1, True)
     assert file.read_text() == "{}"
+
+
+def test_a_server_elsewhere_is_put_in_where_one_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    for more, environ, where in (
+        (["--url", "https://oaken.example/"], {}, ["--url", "https://oaken.example"]),
+        ([], {"OAKEN_URL": "http://127.0.0.1:8787"}, ["--url", "http://127.0.0.1:8787"]),
+        (["--data-dir", str(tmp_path)], {"OAKEN_URL": "http://127.0.0.1:8787"}, ["--data-dir", str(tmp_path)]),
+    ):
+        done = run(tmp_path, "cursor", "--config", str(file), "--yes", *more, environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(file.read_text())["mcpServers"]["oaken"]["args"] == ["mcp", *where]
+    refused = run(tmp_path, "cursor", "--config", str(file), "--yes", "--url", "ftp://x")
+    assert (refused.returncode, "ftp" in refused.stderr) == (1, True)

@@ -44,8 +44,9 @@ def run(tmp_path: Path) -> Run:
 
 
 async def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run: Run, tmp_path: Path) -> None:
-    core = Core.on_folder(tmp_path / "data", Rules(), "cli")
+    core = Core.on_folder(tmp_path / "data", Rules(), "serve")
     await core.open()
+    await core.start_duties()
     for _ in range(20):
         await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
     copy = tmp_path / "copy.db"
@@ -53,6 +54,7 @@ async def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run
     while not copying.done():
         await core.jobs.enqueue(ME, NewJobRequest(kind="more"))
     said = await copying
+    await core.stop_duties()
     await core.close()
     assert (said.code, "checked" in said.out) == (0, True), said.err
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -62,7 +64,10 @@ async def test_a_copy_made_under_load_is_sound_whole_and_starts_a_new_folder(run
     copy.rename(fresh / "core.db")
     listed = json.loads(oaken("job", "list", "--kind", "work", "--json", data=fresh).out)
     assert len(listed["jobs"]) == 20
-    assert oaken("doctor", data=fresh).code == 0
+    doctor = oaken("doctor", data=fresh)
+    assert (doctor.code, "runs as process" in doctor.out) == (0, False), (
+        "no process of the folder that was copied has the copy open"
+    )
 
 
 def test_a_file_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> None:

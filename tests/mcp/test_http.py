@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +20,7 @@ from oaken_jobs.kinds import Kind
 from oaken_jobs.model import Actor, Limits, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import tools
-from oaken_mcp.http import PATH, Endpoint
+from oaken_mcp.http import PATH, Endpoint, oaken
 from oaken_mcp.tools import LEASE_SECONDS
 from oaken_swarm.call import Call, ClientGone
 from oaken_swarm.callers import Callers
@@ -108,7 +109,13 @@ async def test_calls_under_way_are_ended_by_the_stop_and_later_ones_are_refused(
 
 
 async def test_a_stop_before_the_first_call_is_ready_is_told_as_one(core: Core) -> None:
-    endpoint = Endpoint(core)
+    go = threading.Event()
+
+    def make(core: Core) -> Any:
+        go.wait(10)
+        return oaken(core)
+
+    endpoint = Endpoint(core, make)
     service = await serve(core, mounts={"mcp": endpoint})
     http = await service.http()
     first = asyncio.ensure_future(http.post(PATH, json=LISTING, headers=HEADERS))
@@ -117,7 +124,10 @@ async def test_a_stop_before_the_first_call_is_ready_is_told_as_one(core: Core) 
         return endpoint._serving is not None
 
     await eventually(begun)
-    await endpoint.stop()
+    stopping = asyncio.ensure_future(endpoint.stop())
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
     problem(await first, 503, "unavailable")
     await service.close()
 
@@ -288,3 +298,30 @@ async def test_an_agent_that_may_take_no_more_is_told_why_and_not_to_call_again(
         assert "may hold 1; finish one, then lease again" in answer["next"]
         await bot("complete", lease_id=lease["lease_id"])
         assert len((await bot("lease"))["leases"]) == 1
+
+
+async def test_a_client_that_names_its_instance_finds_its_leases_again_and_no_others(service: Service) -> None:
+    http = await service.http("bot", "agent", "user")
+    desk, sofa = ({**HEADERS, "Oaken-Instance": name} for name in ("desk", "sofa"))
+
+    async def lease(headers: dict[str, str], **arguments: Any) -> dict[str, Any]:
+        params = {"name": "lease", "arguments": arguments}
+        return (await http.post(PATH, json={**LEASE, "params": params}, headers=headers)).json()["result"]
+
+    for kind in ("a", "b"):
+        await service.core.jobs.enqueue(ME, NewJobRequest(kind=kind))
+    assert (await lease(desk, kinds=["a"]))["structuredContent"]["leases"]
+    assert (await lease(sofa, kinds=["b"]))["structuredContent"]["leases"]
+    (again,) = (await lease(desk, resume=True))["structuredContent"]["leases"]
+    assert again["job"]["kind"] == "a"
+    assert "Oaken-Instance" in (await lease(HEADERS, resume=True))["content"][0]["text"]
+    odd = await http.post(PATH, json=LISTING, headers={**HEADERS, "Oaken-Instance": "a b"})
+    assert "instance 'a b'" in problem(odd, 422, "invalid_request")["detail"]
+
+
+async def test_kinds_that_agents_do_are_shown_though_no_one_has_configured_them(service: Service) -> None:
+    http = await service.http("bot", "agent", "user")
+    await service.core.jobs.enqueue(ME, NewJobRequest(kind="shout"))
+    for name, arguments in (("lease", {"kinds": ["shout"]}), ("status", {})):
+        told = await http.post(PATH, json={**LEASE, "params": {"name": name, "arguments": arguments}}, headers=HEADERS)
+    assert {"name": "shout"} in told.json()["result"]["structuredContent"]["kinds"]

@@ -18,10 +18,11 @@ from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
 from mcp_types import ResourceTemplateReference
 
+from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import remote
 from oaken_mcp.http import Endpoint
 from oaken_mcp.wire import Wire
-from tests.mcp.door import Caller
+from tests.mcp.door import ME, Caller
 from tests.service import Service, eventually, serve
 
 OAKEN = str(Path(sys.executable).parent / "oaken")
@@ -40,9 +41,9 @@ async def connected(service: Service, name: str, era: str = "auto") -> AsyncIter
 
 
 @asynccontextmanager
-async def spoken(service: Service, token: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def spoken(service: Service, token: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        OAKEN, "mcp", "--url", service.url, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ(token)
+        OAKEN, "mcp", "--url", service.url, *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ(token)
     )
     yield process
     assert process.stdin is not None
@@ -276,3 +277,22 @@ async def test_an_id_that_is_used_twice_ends_both_of_its_calls_when_it_is_cancel
             return service.core.dispatch.waiting == 0
 
         await eventually(none_waits)
+
+
+async def test_leases_are_found_again_from_afar_by_the_same_instance(service: Service) -> None:
+    token = await service.token("bot", "agent", "user")
+    await service.core.jobs.enqueue(ME, NewJobRequest(kind="shout"))
+
+    async def lease(process: asyncio.subprocess.Process, **arguments: Any) -> list[Any]:
+        await say(process, "initialize", INITIALIZE, 1)
+        told = await say(process, "tools/call", {"name": "lease", "arguments": arguments}, 2)
+        return told["result"]["structuredContent"]["leases"]
+
+    async with spoken(service, token, "--instance", "desk") as process:
+        (first,) = await lease(process)
+    async with spoken(service, token) as process:
+        assert await lease(process, resume=True) == []
+    async with spoken(service, token, "--instance", "desk") as process:
+        (again,) = await lease(process, resume=True)
+    assert again["job"]["id"] == first["job"]["id"]
+    assert again["lease_id"] != first["lease_id"]

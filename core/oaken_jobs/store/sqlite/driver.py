@@ -134,6 +134,7 @@ def copy(database: Database, target: Path) -> str | None:
     into = sqlite3.connect(target, isolation_level=None)
     try:
         database.backup(into)
+        into.execute("delete from processes")  # none of those has the copy open
         into.execute("pragma journal_mode = delete").fetchall()  # one file, without a log beside it
         found = into.execute("pragma quick_check").fetchall()[0][0]
         return None if found == "ok" else str(found)
