@@ -56,14 +56,7 @@ class Command:
 
     async def run(self, job: JobContext) -> dict[str, Any]:
         """Runs it once for a job. Raises `CommandFailed`, `PermanentJobError`; cancelled, it ends the command first."""
-        process = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=os.environ | _told(job),
-            start_new_session=True,
-        )
+        process = await self._started(job)
         self._running.add(process.pid)
         try:
             out, err = await self._outcome(process, orjson.dumps(job.payload))
@@ -74,6 +67,25 @@ class Command:
             self._running.discard(process.pid)
         assert process.returncode is not None
         return self._result(out, err, process.returncode)
+
+    async def _started(self, job: JobContext) -> asyncio.subprocess.Process:
+        """The command, once it runs. Cancelled, it is ended as soon as that is so: asyncio would end the program alone, and wait for what
+        that has started as long as it holds the output open."""
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self._words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=os.environ | _told(job),
+                start_new_session=True,
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _end(await starting)
+            raise
 
     async def _outcome(self, process: asyncio.subprocess.Process, payload: bytes) -> tuple[bytes, bytes]:
         """What it wrote until it ended, and a moment longer where others hold its output open."""

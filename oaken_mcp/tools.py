@@ -414,9 +414,12 @@ async def lease(to: Context, given: arguments.Lease) -> Json:
     if not leases:
         if limited := await to.core.jobs.limited(to.who):
             return {"leases": [], "next": f"Nothing for you now, by {limited}."}
+        named = answers.start_of(", ".join([*(given.kinds or ()), *(given.queues or ())]), 200)
+        nothing = f"Nothing to do now in {named}" if named else "Nothing to do now"
+        other = "; leave out kinds and queues for any work there is" if named else ""
         return {
             "leases": [],
-            "next": f"Nothing to do now. Call lease again, with wait_seconds up to {arguments.MAX_WAIT}.",
+            "next": f"{nothing}. Call lease again, with wait_seconds up to {arguments.MAX_WAIT}{other}.",
         }
     return _leases(to, leases)
 

@@ -264,7 +264,7 @@ class Reader:
             job = found.get(job_id)
             hidden = job is None or (who.workspace is not None and job.workspace != who.workspace)
             if hidden or (not free and not await self._store.concerns(job_id, who.holder)):
-                raise NotFound(f"There is no job {job_id}, or not for {who.name}.", job_id=job_id)
+                raise NotFound(f"There is no job {job_id}, or none that {who.name} may see.", job_id=job_id)
         return [found[job_id] for job_id in ids]
 
     async def held(self, who: Principal) -> list[Job]:

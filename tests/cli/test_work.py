@@ -151,6 +151,34 @@ def test_what_a_command_has_started_and_will_not_stop_is_ended_too(
     wait_for(lambda: not _alive(int(pids.read_text())))
 
 
+def test_a_command_that_is_given_up_while_it_starts_is_ended_with_all_it_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "TERM_SECONDS", 0.3)
+    mark = f"sleep 600.{os.getpid()}"
+
+    def alive() -> list[str]:
+        found = (
+            path.read_bytes().replace(b"\0", b" ").decode()
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if path.exists()
+        )
+        return [line for line in found if line.startswith(mark)]
+
+    async def cancelled(turns: int) -> None:
+        job: Any = SimpleNamespace(id=1, kind="shell", attempt=1, subject=None, instructions=None, payload={})
+        running = asyncio.ensure_future(command.Command(["sh", "-c", f"{mark} & {mark} & wait"], 1000).run(job))
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 10)
+
+    for turns in range(25):
+        asyncio.run(cancelled(turns))
+    wait_for(lambda: not alive())
+
+
 def test_a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_job_back(bench: Bench, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     job_id = bench.enqueue("shell", {})
