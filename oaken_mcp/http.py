@@ -70,7 +70,7 @@ class Endpoint:
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._streams = Waits()
+        self._streams = Waits(last=True)
         self._open = OpenCalls()
 
     async def __call__(self, call: Call, scope: Scope, raw: bytes, send: Send) -> Answer | None:

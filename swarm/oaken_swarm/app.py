@@ -95,7 +95,7 @@ class App:
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})
         self._waits = Waits()
-        self._streams = Waits()
+        self._streams = Waits(last=True)
         self._metrics: Metrics | None = None
         if local is None:
             from oaken_swarm.metrics import Metrics  # not for commands, which are to come at once

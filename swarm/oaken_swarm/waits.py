@@ -25,7 +25,9 @@ class Waited(NamedTuple):
 class Waits:
     """The waiting calls of one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool = False) -> None:
+        """`last` says that what is done here does not end by itself, so that what ends it is looked out for from the beginning."""
+        self._patience = 0.0 if last else AT_ONCE_SECONDS
         self._watches: set[_Watch] = set()
         self.stopped = False
         """Whether nothing waits any more."""
@@ -46,7 +48,7 @@ class Waits:
         limit = asyncio.timeout(None)
         try:
             async with limit:
-                watch.begin(limit)
+                watch.begin(limit, self._patience)
                 if self.stopped:
                     watch.end()
                 value = await work
@@ -82,7 +84,7 @@ class Waits:
 
 
 class _Watch:
-    """Looks out for what ends one wait early. Not at once: most work is done before that would be worth its while."""
+    """Looks out for what ends one wait early."""
 
     def __init__(self, receive: Receive, until: Coroutine[Any, Any, None]) -> None:
         self._receive = receive
@@ -95,10 +97,13 @@ class _Watch:
         self.error: BaseException | None = None
         """What `until` raised."""
 
-    def begin(self, limit: asyncio.Timeout) -> None:
-        """From now on the wait ends when `limit` is told so."""
+    def begin(self, limit: asyncio.Timeout, patience: float) -> None:
+        """From now on the wait ends when `limit` is told so. What ends it is looked out for after `patience` seconds."""
         self._limit = limit
-        self._timer = asyncio.get_running_loop().call_later(AT_ONCE_SECONDS, self._look_out)
+        if patience:
+            self._timer = asyncio.get_running_loop().call_later(patience, self._look_out)
+        else:
+            self._look_out()
 
     def end(self) -> None:
         """Ends the wait now, unless it is about to end."""
