@@ -10,6 +10,7 @@ from oaken_app.backend import call, place
 from oaken_app.job import read_payload
 from oaken_app.options import DataDir, Json
 from oaken_app.show import ago, as_json, line, table
+from oaken_jobs.errors import InvalidRequest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -63,6 +64,8 @@ def add(
     json: Json = False,
 ) -> None:
     """Add a schedule, or change the one of that name. Added again unchanged, it keeps its next run."""
+    if (every is None) == (cron is None):
+        raise InvalidRequest("Give either --every SECONDS or --cron EXPRESSION: when it runs.")
     said: dict[str, Any] = {
         "priority": priority,
         "every_seconds": every,

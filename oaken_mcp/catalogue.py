@@ -97,7 +97,7 @@ TOOLS: tuple[Tool, ...] = (
         "status",
         "Look at jobs",
         "With job_id: the job with payload, result, error and what it waits for; part and offset read on in a long "
-        "one. Without: your leases, open questions, recent jobs, queues, kinds. Use it to look.",
+        "one. Without: your leases, open questions, recent jobs, queues, kinds. Ended jobs stay, by default 30 days.",
         arguments.Status,
         {
             "job_id": "The job.",
@@ -167,8 +167,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "cancel",
         "Cancel a job",
-        "Cancels a queued job, asks a running one to stop; spares children. Returns the job, and whether that "
-        "changed it.",
+        "Cancels a queued job, asks a running one to stop; spares children. Returns the job, and if it changed.",
         arguments.Cancel,
         {"job_id": "The job."},
         {"job": _JOB, "changed": _FLAG},
@@ -191,7 +190,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "lease",
         "Lease jobs",
-        "Takes jobs for you alone to do. Returns lease_id, expires_at, payload, instructions, children and answers of "
+        "Takes jobs for you alone. Returns lease_id, expires_at, payload, instructions, children and answers of "
         "each, or none. Next: heartbeat before it expires; then complete, fail or release.",
         arguments.Lease,
         {

@@ -73,7 +73,7 @@ def test_what_is_wrong_with_a_schedule_is_said(run: Run) -> None:
     for arguments, why in (
         (("--cron", "@daily"), "words such as @daily"),
         (("--cron", "0 0 30 2 *"), "such a date never comes"),
-        ((), "give either every_seconds or cron"),
+        ((), "Give either --every SECONDS or --cron EXPRESSION"),
         (("--every", "5", "--timezone", "Europe/Berlin"), "timezone is for cron"),
     ):
         told = run("schedule", "add", "s", "--queue", "default", "--kind", "work", *arguments)
