@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Annotated, Any
 
 import typer
@@ -49,4 +50,7 @@ def show(
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+    """Texts as they are, all else as JSON, which is how TOML has numbers, switches and lists."""
+    if isinstance(value, str) or value is None:
+        return value or ""
+    return dumps(int(value) if isinstance(value, float) and value.is_integer() else value, default=str)

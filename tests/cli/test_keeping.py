@@ -20,7 +20,7 @@ import pytest
 
 from oaken_app import log as log_module
 from oaken_app.backend import connected
-from oaken_jobs.config import LogSettings
+from oaken_jobs.config import KindSettings, LogSettings
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor, LogRow, Principal
@@ -131,6 +131,19 @@ def test_what_is_set_is_shown_with_who_says_so_and_secrets_are_not(run: Run, tmp
     assert "[server] port" in run("config", "show", "--all").out
     found = json.loads(run("config", "show", "--json").out)["settings"]
     assert {"key": "[jobs] max_attempts", "value": 3, "origin": str(tmp_path / "data" / "config.toml")} in found
+
+
+def test_settings_are_shown_in_one_order_and_as_they_would_be_written(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.toml").write_text(
+        '[jobs]\nkind_limits = {embed = 4}\n[kinds.a]\nlimit = 2\ninstructions = "Count."\nlease_seconds = 300\n'
+    )
+    said = run("config", "show").out
+    assert '{"embed": 4}' in said
+    assert " 300 " in said
+    keys = [line.split("]")[1].split()[0] for line in said.splitlines() if line.startswith("[kinds.a]")]
+    assert keys == [key for key in KindSettings.model_fields if key in keys]
+    assert len(keys) == 3
 
 
 def test_the_path_is_where_settings_are_read_from_or_would_be(run: Run, tmp_path: Path) -> None:
