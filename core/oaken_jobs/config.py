@@ -338,9 +338,10 @@ def shown(settings: Settings) -> list[Shown]:
             found.append(Shown(where, value, settings.origins.get(where)))
     for section in _NAMED:
         for name, of_name in getattr(settings, section).items():
-            for key in (key for key in type(of_name).model_fields if key in of_name.model_fields_set):
-                where = f"[{section}.{name}] {key}"
-                found.append(Shown(where, getattr(of_name, key), settings.origins.get(where)))
+            for key in _NAMED[section].model_fields:
+                if key in of_name.model_fields_set:
+                    where = f"[{section}.{name}] {key}"
+                    found.append(Shown(where, getattr(of_name, key), settings.origins.get(where)))
     return found
 
 
