@@ -167,7 +167,8 @@ async function main(): Promise<void> {
     for (const name of ["SIGINT", "SIGTERM"] as const) process.removeAllListeners(name);
     console.error(`stopping: waiting up to ${GRACE_SECONDS} s for ${running.size} jobs`);
     stopping.abort(new Stopping());
-    setTimeout(() => leaving.abort(new Stopping()), GRACE_SECONDS * 1000).unref();
+    // Not at once: the server is to hear first that nobody waits for work any more, or it gives what comes back to this one again.
+    setTimeout(() => leaving.abort(new Stopping()), Math.max(GRACE_SECONDS * 1000, 200)).unref();
   };
   const running = new Set<Promise<void>>();
   for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, stop);
