@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -28,6 +27,7 @@ from oaken_jobs.requests import (
     Request,
     RequeueRequest,
     Seconds,
+    nearest,
     read,
 )
 
@@ -354,8 +354,7 @@ def _meant(model: type[BaseModel], name: str) -> str | None:
     for words, names in _SAME:
         if snake in words and (found := next((known for known in names if known in model.model_fields), None)):
             return f"did you mean {found}?"
-    near = difflib.get_close_matches(snake, list(model.model_fields), n=1)
-    return f"did you mean {near[0]}?" if near else None
+    return nearest(model, snake)
 
 
 # What a client is shown.

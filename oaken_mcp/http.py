@@ -21,6 +21,7 @@ from oaken_mcp.answers import FORBIDDEN
 from oaken_mcp.cancelling import HEADER, OpenCalls, new_mark
 from oaken_mcp.tools import Context
 from oaken_swarm import signin
+from oaken_swarm.body import THREAD_BYTES
 from oaken_swarm.call import Answer, Call, ClientGone
 from oaken_swarm.waits import Waits
 
@@ -80,7 +81,7 @@ class Endpoint:
             # A stream of the server's own, or a session to end: there is neither.
             raise MethodNotAllowed("MCP messages are sent with POST; no session is kept here.", allow=["POST"])
         manager = await self._begun()
-        asked = await asyncio.to_thread(_asked, call, raw) if len(raw) > _THREAD_BYTES else _asked(call, raw)
+        asked = await asyncio.to_thread(_asked, call, raw) if len(raw) > THREAD_BYTES else _asked(call, raw)
         if isinstance(asked, Answer):
             return asked
         context = scope[CONTEXT] = Context(self._core, call.who, ended=call.ended)
@@ -198,10 +199,6 @@ class _Answering:
             self._body += message.get("body", b"")
         if self._streams:
             await self._send(message)
-
-
-_THREAD_BYTES = 256 << 10
-"""From here on a message is looked at in a thread, so that other calls are answered meanwhile."""
 
 
 class _Asked(NamedTuple):

@@ -382,12 +382,13 @@ M = TypeVar("M", bound=BaseModel)
 Hint = Callable[[type[BaseModel], str], str | None]
 
 
-def _nearest(model: type[BaseModel], name: str) -> str | None:
+def nearest(model: type[BaseModel], name: str) -> str | None:
+    """The field whose name is most like an unknown one, as a question; None where none is like it."""
     near = difflib.get_close_matches(name, list(model.model_fields), n=1)
     return f"did you mean {near[0]}?" if near else None
 
 
-def read(model: type[M], data: Any, where: str = "", hint: Hint = _nearest) -> M:
+def read(model: type[M], data: Any, where: str = "", hint: Hint = nearest) -> M:
     """`data` as a `model`. Raises `InvalidRequest` naming every field at fault; `where` is put before their names. `hint` says what may
     be meant by an unknown one, given the model of the object that it stands in."""
     if not isinstance(data, Mapping):
