@@ -223,9 +223,8 @@ def answerable(to: Context, jobs: Sequence[Job]) -> list[Job]:
 
 def _asking(to: Context, jobs: Sequence[Job]) -> str | None:
     """What the caller may do where some of these jobs ask a question."""
-    asking = [
-        str(job.id) for job in answerable(to, jobs) if job.agent != to.who.agent
-    ]  # its own are for others to answer
+    # What it has asked itself is for others to answer.
+    asking = [str(job.id) for job in answerable(to, jobs) if job.agent != to.who.agent]
     if not asking:
         return None
     if len(asking) == 1:
@@ -273,11 +272,10 @@ async def _overview(to: Context) -> Json:
     now = await jobs.snapshot(to.who)
     leases = [{**to.brief(job, answers.TAKEN), "expires_at": views.iso(job.lease_expires)} for job in held]
     answer["leases"] = answers.compact(leases[:RECENT], 3_500)
+    others = [one for one in now.questions if one.agent != to.who.agent]  # its own are for others to answer
     questions = [
         {"job_id": one.job_id, "agent": one.agent, "question": one.text[: answers.LONGEST_QUESTION]}
-        for one in [one for one in now.questions if one.agent != to.who.agent][
-            :RECENT
-        ]  # its own are for others to answer
+        for one in others[:RECENT]
     ]
     if questions:
         answer["questions"] = answers.compact(questions, 2_500)
@@ -301,7 +299,7 @@ async def _overview(to: Context) -> Json:
     ]
     kinds += [{"name": name} for name in await jobs.other_kinds(to.who)]
     answer["kinds"] = kinds[: answers.fitting(kinds, answers.LIMIT - 2_500)]
-    cut = len(queues) > len(answer["queues"]) or len(kinds) > len(answer["kinds"]) or len(now.questions) > RECENT
+    cut = len(queues) > len(answer["queues"]) or len(kinds) > len(answer["kinds"]) or len(others) > RECENT
     if cut or len(held) > RECENT or len(waiting) > RECENT:
         answer["note"] = "Lists were cut. list_jobs shows jobs by queue, kind and state."
     answer["untrusted"] = answers.UNTRUSTED

@@ -637,3 +637,33 @@ async def test_a_call_that_is_cancelled_as_it_gets_its_jobs_returns_them(
     assert scope.cancelled_caught
     [job] = await door.core.store.jobs([1])
     assert (job.state, job.attempts, job.epoch) == ("queued", 0, 1)
+
+
+async def test_who_asks_is_not_told_to_answer_itself(door: Door) -> None:
+    async with door.open() as me, door.open(OTHER) as other:
+        job = (await me("enqueue", kind="work"))["job"]["id"]
+        [lease] = (await me("lease"))["leases"]
+        await me("release", lease_id=lease["lease_id"], question="Which?")
+        assert "next" not in await me("status", job_id=job)
+        assert "questions" not in await me("status")
+        assert "call answer with job_id" in (await other("status", job_id=job))["next"]
+        assert [one["job_id"] for one in (await other("status"))["questions"]] == [job]
+
+
+async def test_a_release_that_has_no_children_to_wait_for_says_so(door: Door) -> None:
+    async with door.open() as call:
+        await call("enqueue", kind="work")
+        [lease] = (await call("lease"))["leases"]
+        told = await call("release", lease_id=lease["lease_id"], after_children=True)
+        assert "leased again at once" in told["note"]
+        [lease] = (await call("lease"))["leases"]
+        await call("enqueue", kind="part", lease_id=lease["lease_id"])
+        told = await call("release", lease_id=lease["lease_id"], after_children=True)
+        assert "once all its children have ended" in told["next"]
+
+
+async def test_a_lease_of_named_kinds_and_queues_says_where_it_found_nothing(door: Door) -> None:
+    async with door.open() as call:
+        told = (await call("lease", kinds=["transalte"], queues=["mail"]))["next"]
+        assert told.startswith("Nothing to do now in transalte, mail. Call lease again")
+        assert "leave out kinds and queues" in told
