@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -151,6 +152,7 @@ def test_what_a_command_has_started_and_will_not_stop_is_ended_too(
     wait_for(lambda: not _alive(int(pids.read_text())))
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="what runs is looked for in /proc")
 def test_a_command_that_is_given_up_while_it_starts_is_ended_with_all_it_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,17 +167,27 @@ def test_a_command_that_is_given_up_while_it_starts_is_ended_with_all_it_has_sta
         )
         return [line for line in found if line.startswith(mark)]
 
-    async def cancelled(turns: int) -> None:
+    connect = BaseSubprocessTransport._connect_pipes  # type: ignore[attr-defined]
+
+    async def cancelled() -> None:
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def held(transport: Any, waiter: Any) -> None:
+            started.set()
+            await go.wait()
+            await connect(transport, waiter)
+
+        monkeypatch.setattr(BaseSubprocessTransport, "_connect_pipes", held)
         job: Any = SimpleNamespace(id=1, kind="shell", attempt=1, subject=None, instructions=None, payload={})
         running = asyncio.ensure_future(command.Command(["sh", "-c", f"{mark} & {mark} & wait"], 1000).run(job))
-        for _ in range(turns):
-            await asyncio.sleep(0.001)
+        await started.wait()
+        await asyncio.to_thread(wait_for, lambda: len(alive()) == 2)
         running.cancel()
+        go.set()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(running, 10)
 
-    for turns in range(25):
-        asyncio.run(cancelled(turns))
+    asyncio.run(cancelled())
     wait_for(lambda: not alive())
 
 
