@@ -20,10 +20,10 @@ from oaken_jobs.core import calm_collector
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
 from oaken_jobs.store.base import Claim, Want
+from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.transaction import Transaction
 from oaken_jobs.store.sqlite import schema
-from oaken_jobs.store.sqlite.cache import RowCache
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
-from oaken_jobs.store.sqlite.transaction import Transaction
 
 WANTED = 1.5
 ROUNDS = 300
@@ -38,7 +38,7 @@ def _time(database: Database, kinds: tuple[str, ...] | None) -> float:
         want = Want("bench", "bench", Actor("agent", "bench", "http"), max=10, kinds=kinds)
         database.execute("begin immediate")
         started = time.perf_counter()
-        (claimed,) = Transaction(database, NOW, rules, {"work": NOW}, RowCache()).apply([Claim([want])])
+        (claimed,) = Transaction(database, lambda: NOW, rules, {"work": NOW}, RowCache()).apply([Claim([want])])
         spent.append((time.perf_counter() - started) * 1000)
         database.execute("rollback")
         assert len(claimed.leases[0]) == 10  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def _prepared(shape: str, count: int) -> Callable[[Database], float]:
         database.execute("insert into payloads select id, '{}' from jobs")
         database.execute("commit")
         database.execute("pragma wal_checkpoint(truncate)").fetchall()
-        return _time(database, ("work",) if KINDS.get(shape) else None)
+        return _time(database, KINDS.get(shape))
 
     return run
 

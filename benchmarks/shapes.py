@@ -132,5 +132,5 @@ SHAPES: dict[str, Callable[[Database, int], None]] = {
     "a thousand busy serial keys ahead": busy_serial_keys_ahead,
 }
 CAPS = {"capped": 2}
-KINDS: dict[str, str | None] = {"another kind ahead": '["work"]'}
+KINDS: dict[str, tuple[str, ...]] = {"another kind ahead": ("work",)}
 """What the request of a shape asks for, where not for everything."""

@@ -90,16 +90,19 @@ def require_data(data_dir: Path | None) -> None:
     """Raises `NotFound` where there is no data folder: a command that only looks is not to make one out of a mistyped name."""
     settings = config.load(data_dir)
     remote = settings.url is not None and data_dir is None
-    if not remote and not (settings.data_dir / files.DATABASE).exists():
+    if not remote and settings.database.url is None and not (settings.data_dir / files.DATABASE).exists():
         raise NotFound(
             f"There is nothing of Oaken's in {settings.data_dir}. Name another folder with --data-dir, or begin with `oaken serve`."
         )
 
 
 def place(data_dir: Path | None) -> str:
-    """What commands talk to, for people: the URL or the folder."""
+    """What commands talk to, for people: the server's URL, the database's, or the folder."""
     settings = config.load(data_dir)
-    return settings.url if settings.url is not None and data_dir is None else str(settings.data_dir)
+    if settings.url is not None and data_dir is None:
+        return settings.url
+    url = settings.database.url
+    return str(settings.data_dir) if url is None else config.without_password(url)
 
 
 def call(data_dir: Path | None, act: Callable[[Client], Awaitable[T]]) -> T:

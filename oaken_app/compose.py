@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.clock import Clock
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core
+from oaken_jobs.core import Core, clock_for
 from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
@@ -14,9 +14,11 @@ from oaken_jobs.tracing import Trace
 
 def core_of(settings: Settings, rules: Rules, role: str) -> Core:
     """The core on the settings' data folder, by rules with the kinds of all plugins."""
-    clock = SystemClock()
+    clock = clock_for(settings.database)
     trace = trace_of(settings, clock)
-    return Core.on_folder(settings.data_dir, rules, role, clock, log=settings.log, trace=trace)
+    return Core.on_folder(
+        settings.data_dir, rules, role, clock, database=settings.database, log=settings.log, trace=trace
+    )
 
 
 def trace_of(settings: Settings, clock: Clock) -> Trace:

@@ -19,6 +19,13 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="The folder of the database. Default: OAKEN_DATA_DIR, or the user's data folder (oaken-swarm)."),
 ]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="PostgreSQL to keep jobs in, postgresql://USER@HOST/DATABASE. Default: OAKEN_DATABASE_URL, or [database] url; without any, "
+        "SQLite in the data folder. A password is better kept in OAKEN_DATABASE_URL: others can see options."
+    ),
+]
 
 
 @serve.command()
@@ -26,11 +33,12 @@ def _serve(  # pyright: ignore[reportUnusedFunction]
     host: Annotated[str | None, typer.Option(help="Where to listen. Default: [server] host, 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Default: [server] port, 8787; 0 takes a free one.")] = None,
     data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
     no_runner: Annotated[bool, typer.Option("--no-runner", help="Run no job bodies in this process.")] = False,
 ) -> None:
     """Run the server: HTTP, duties, and the built-in job bodies. Prints one line when it is ready."""
     try:
-        settings = load(data_dir, server={"host": host, "port": port})
+        settings = load(data_dir, server={"host": host, "port": port}, database={"url": database_url})
     except ConfigError as error:
         raise ConfigError(error.message.replace("the call: [server] ", "--")) from None
     process = Process(settings, runner=not no_runner)
@@ -38,6 +46,7 @@ def _serve(  # pyright: ignore[reportUnusedFunction]
 
 
 @runner.command()
-def _runner(data_dir: DataDir = None) -> None:  # pyright: ignore[reportUnusedFunction]
+def _runner(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:  # pyright: ignore[reportUnusedFunction]
     """Run only job bodies and duties, beside a server started with --no-runner."""
-    run(Process(load(data_dir), role="runner"), lambda: print("oaken runner ready", file=sys.stderr, flush=True))
+    settings = load(data_dir, database={"url": database_url})
+    run(Process(settings, role="runner"), lambda: print("oaken runner ready", file=sys.stderr, flush=True))

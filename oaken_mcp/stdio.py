@@ -29,9 +29,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from oaken_jobs import config, jsontext, plugins
-from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.clock import Clock
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core
+from oaken_jobs.core import Core, clock_for
 from oaken_jobs.errors import BadJson
 from oaken_jobs.stopping import LEAVE_AT_ONCE, Unfinished, unless_asked
 from oaken_jobs.store.sqlite.driver import unsafe_version
@@ -76,9 +76,11 @@ def run(
         log.warning("[trace] enabled is true, but nothing is recorded here; start `oaken mcp` instead")
     loaded = plugins.load(settings)
     loaded.report()
-    clock = SystemClock()
+    clock = clock_for(settings.database)
     recorded = trace(settings, clock) if trace is not None else None
-    core = Core.on_folder(settings.data_dir, loaded.rules, "mcp", clock, log=settings.log, trace=recorded)
+    core = Core.on_folder(
+        settings.data_dir, loaded.rules, "mcp", clock, database=settings.database, log=settings.log, trace=recorded
+    )
     asyncio.run(_run(core, caller, wire))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,7 +33,7 @@ APP_NAME: Final = "oaken-swarm"
 QUEUE_NAME: Final = r"[a-z][a-z0-9_-]{0,40}"
 
 _PREFIX = "OAKEN_"
-_PLAIN = ("OAKEN_URL", "OAKEN_TOKEN", "OAKEN_DATA_DIR", "OAKEN_CONFIG")
+_PLAIN = ("OAKEN_URL", "OAKEN_TOKEN", "OAKEN_DATA_DIR", "OAKEN_DATABASE_URL", "OAKEN_CONFIG")
 _DAY = 86_400
 _MAX_BYTES = 100 * (1 << 20)
 
@@ -157,6 +158,18 @@ class ApiSettings(_Section):
     """How many events wait for a slow reader before the oldest are dropped."""
 
 
+class DatabaseSettings(_Section):
+    """`[database]`: PostgreSQL in the place of the data folder's own database."""
+
+    url: str | None = _text(None, 4096)
+    """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, also from `OAKEN_DATABASE_URL`. None: SQLite, in the data folder."""
+    pool_size: int = _whole(8, 1, 1000)
+    """The most connections of a process that read; up to two more write and listen."""
+    listen: bool = _switch(True)
+    """Whether connections are its own for as long as they live. Off behind a pooler in transaction mode, and for servers that know no
+    LISTEN: other processes' commits are then looked for 20 times a second while somebody waits."""
+
+
 class LogSettings(_Section):
     """`[log]`: log lines and the event log. Days, bytes."""
 
@@ -224,6 +237,7 @@ class Settings(_Section):
     runner: RunnerSettings = Field(default_factory=RunnerSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     plugins: PluginsSettings = Field(default_factory=PluginsSettings)
     trace: TraceSettings = Field(default_factory=TraceSettings)
@@ -239,6 +253,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "runner": RunnerSettings,
     "scheduler": SchedulerSettings,
     "api": ApiSettings,
+    "database": DatabaseSettings,
     "log": LogSettings,
     "plugins": PluginsSettings,
     "trace": TraceSettings,
@@ -278,6 +293,8 @@ def load(
     given: dict[_Where, _Given] = {}
     given.update(_from_tables(content or {}, str(file)))
     given.update(_from_environ(environ))
+    if environ.get("OAKEN_DATABASE_URL"):
+        given["database", "url"] = _Given(environ["OAKEN_DATABASE_URL"], "OAKEN_DATABASE_URL")
     said = {
         section: {key: value for key, value in values.items() if value is not None}
         for section, values in overrides.items()
@@ -335,6 +352,8 @@ def shown(settings: Settings) -> list[Shown]:
             where = f"[{section}] {key}"
             if (section, key) == ("plugins", "settings"):
                 value = dict.fromkeys(value, "…")
+            if (section, key) == ("database", "url") and value is not None:
+                value = without_password(str(value))
             found.append(Shown(where, value, settings.origins.get(where)))
     for section in _NAMED:
         for name, of_name in getattr(settings, section).items():
@@ -343,6 +362,14 @@ def shown(settings: Settings) -> list[Shown]:
                     where = f"[{section}.{name}] {key}"
                     found.append(Shown(where, getattr(of_name, key), settings.origins.get(where)))
     return found
+
+
+def without_password(url: str) -> str:
+    """A database's URL for people."""
+    parts = urlsplit(url)
+    who, at, where = parts.netloc.rpartition("@")
+    netloc = f"{who.partition(':')[0]}{at}{where}"
+    return f"{parts.scheme}://{netloc}{parts.path}"
 
 
 def rules(settings: Settings, builtin: Iterable[Kind] = ()) -> Rules:
@@ -519,12 +546,6 @@ _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false"
 
 def _check_plain(environ: Mapping[str, str]) -> None:
     """Refuses what looks like a mistyped variable. Others, such as those Kubernetes makes for a service, are let be."""
-    if environ.get("OAKEN_DATABASE_URL"):
-        # Whoever sets it believes that their jobs are somewhere else.
-        raise ConfigError(
-            "OAKEN_DATABASE_URL: this version keeps jobs in SQLite, in the data folder, and nowhere else. Unset it, and name "
-            "the folder in OAKEN_DATA_DIR."
-        )
     for variable in environ:
         if variable.startswith(_PREFIX) and "__" not in variable and variable not in _PLAIN:
             name = variable[len(_PREFIX) :]

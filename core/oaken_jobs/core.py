@@ -9,10 +9,11 @@ from pathlib import Path
 from oaken_jobs.activity import Follower
 from oaken_jobs.audit import Audits
 from oaken_jobs.auth import Tokens
-from oaken_jobs.clock import Clock, SystemClock
+from oaken_jobs.clock import Clock, DatabaseClock, SystemClock
 from oaken_jobs.commit import Committer
-from oaken_jobs.config import LogSettings
+from oaken_jobs.config import DatabaseSettings, LogSettings
 from oaken_jobs.dispatch import Dispatcher
+from oaken_jobs.errors import ConfigError
 from oaken_jobs.events.bus import Bus
 from oaken_jobs.events.event import TraceRow
 from oaken_jobs.events.log import EventLog
@@ -41,6 +42,22 @@ def calm_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def clock_for(database: DatabaseSettings) -> Clock:
+    """The clock of a process that keeps its jobs there."""
+    return SystemClock() if database.url is None else DatabaseClock()
+
+
+def _on_postgres(url: str, settings: DatabaseSettings, rules: Rules, clock: Clock) -> Store:
+    try:
+        from oaken_jobs.store.postgres import PostgresStore
+    except ImportError as error:
+        raise ConfigError(
+            f"database.url names PostgreSQL, and the package {error.name} is missing. Install what it takes: "
+            "pip install 'oaken-swarm[postgres]'."
+        ) from None
+    return PostgresStore(url, rules, clock, pool_size=settings.pool_size, listen=settings.listen)
 
 
 class Core:
@@ -91,12 +108,19 @@ class Core:
         role: str,
         clock: Clock | None = None,
         *,
+        database: DatabaseSettings | None = None,
         log: LogSettings | None = None,
         trace: Trace | None = None,
     ) -> Core:
-        """The core on the data folder's own database."""
-        used = clock or SystemClock()
-        return cls(SqliteStore(data_dir / DATABASE, rules, used), used, role, data_dir, log or LogSettings(), trace)
+        """The core on the data folder's own database, or on PostgreSQL where `database` names one; what else there is stays in the
+        folder. Raises `ConfigError` where that cannot be."""
+        database = database or DatabaseSettings()
+        used = clock or clock_for(database)
+        if database.url is not None:
+            store = _on_postgres(database.url, database, rules, used)
+        else:
+            store = SqliteStore(data_dir / DATABASE, rules, used)
+        return cls(store, used, role, data_dir, log or LogSettings(), trace)
 
     def _committed(self, ops: Sequence[Op]) -> None:
         """This process has committed."""

@@ -30,8 +30,8 @@ SWEEP_BATCH = 500
 class Maintenance(Loop):
     """`tick` does one round, for tests and for the loop.
 
-    At its start it registers this process. A server, and the first process to have the database open, gives running leases a grace:
-    their workers could not reach it. At its end it says that this process is gone.
+    At its start it registers this process. The first process to have the database open gives running leases a grace: their workers could
+    not reach it. So does a server that is the only one there can be. At its end it says that this process is gone.
     """
 
     def __init__(self, store: Store, commit: Committer, jobs: Jobs, tokens: Tokens, clock: Clock, role: str) -> None:
@@ -47,7 +47,7 @@ class Maintenance(Loop):
 
     async def _begin(self) -> None:
         others = await self._register()
-        if self._role == "serve" or not others:
+        if not others or (self._role == "serve" and not self._store.shared):
             await self._recover("start")
         self._store.steady = True
         await super()._begin()
@@ -86,7 +86,7 @@ class Maintenance(Loop):
         rows: list[ProcessRow] = await self._commit.call(Register(row))
         self._registered_at = self._clock.monotonic()
         others = [r for r in rows if r.process != self._process and living(r)]
-        self._commit.shared = bool(others)
+        self._commit.shared = bool(others) and not self._store.shared
         return others
 
     async def _recover(self, why: str) -> None:

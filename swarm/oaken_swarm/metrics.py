@@ -31,6 +31,7 @@ class Metrics:
         self._streams = streams
         self._registry = CollectorRegistry()
         self._depths: list[Depth] = []
+        self._size = 0
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
         ProcessCollector(registry=self._registry)
@@ -56,6 +57,7 @@ class Metrics:
         async with self._reading:
             if self._core.clock.monotonic() - self._read_at > FRESH_SECONDS:
                 self._depths = await self._core.store.depths(self._core.clock.now())
+                self._size = await self._core.store.size()
                 self._read_at = self._core.clock.monotonic()
         return generate_latest(self._registry)
 
@@ -93,7 +95,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "oaken_lease_requests_waiting", "Lease requests that wait.", self._core.dispatch.waiting
         )
-        yield GaugeMetricFamily("oaken_database_bytes", "Size of the database on disk.", self._core.store.size())
+        yield GaugeMetricFamily("oaken_database_bytes", "Size of the database on disk.", self._size)
 
 
 class _Times:

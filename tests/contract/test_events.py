@@ -193,7 +193,7 @@ async def test_a_look_for_changes_that_fails_is_an_error_of_ours(world: World, m
     def fails(database: object) -> int:
         raise OperationalError("disk I/O error")
 
-    monkeypatch.setattr("oaken_jobs.store.sqlite.reads.data_version", fails)
+    monkeypatch.setattr("oaken_jobs.store.sqlite.store.data_version", fails)
     with pytest.raises(Unavailable, match="disk I/O error"):
         await world.core.store.changed()
 

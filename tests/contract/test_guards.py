@@ -919,7 +919,7 @@ async def test_a_caller_that_goes_away_as_it_is_answered_keeps_no_job(
 async def test_who_got_nothing_because_others_got_all_that_one_claim_carries_asks_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oaken_jobs.store.sqlite.claims.CLAIM_CHARACTERS", 1000)
+    monkeypatch.setattr("oaken_jobs.store.sql.claims.CLAIM_CHARACTERS", 1000)
     for _ in range(2):
         await world.add(payload={"t": "x" * 900})
     first, second = await asyncio.gather(world.jobs.lease(AGENT), world.jobs.lease(OTHER))

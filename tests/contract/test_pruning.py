@@ -12,7 +12,7 @@ import pytest
 from oaken_jobs.errors import LeaseLost, NotFound
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.base import JobFilter
-from oaken_jobs.store.sqlite import prune
+from oaken_jobs.store.sql import prune
 from tests.contract.world import AGENT, ME, World
 
 DAY = 86_400

@@ -9,7 +9,7 @@ import pytest
 
 from oaken_jobs.errors import Conflict, Forbidden, NotFound
 from oaken_jobs.model import Principal
-from oaken_jobs.store.sqlite import prune
+from oaken_jobs.store.sql import prune
 from oaken_jobs.tasks import Task
 from tests.contract.world import AGENT, ME, OTHER, RUNNER, TWIN, VIEWER, World
 

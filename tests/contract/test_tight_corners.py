@@ -143,7 +143,7 @@ async def test_a_revoked_token_bars_nobody_who_came_without_one(world: World) ->
 
 
 async def test_a_lease_says_how_many_children_it_does_not_list(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oaken_jobs.store.sqlite.claims.CHILDREN_SHOWN", 3)
+    monkeypatch.setattr("oaken_jobs.store.sql.claims.CHILDREN_SHOWN", 3)
     parent = await world.add("parent")
     lease = await world.take()
     for _ in range(5):

@@ -22,7 +22,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
-from oaken_jobs.store.sqlite import schedules
+from oaken_jobs.store.sql import schedules
 
 folder, dies_at = Path(sys.argv[1]), int(sys.argv[2])
 fired = 0

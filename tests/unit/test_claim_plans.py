@@ -10,40 +10,34 @@ from typing import Any
 import pytest
 
 from benchmarks.shapes import CAPS, KINDS, NOW, SHAPES
-from oaken_jobs.store.sqlite import blocked, changes, claim, rows, schema, unit
+from oaken_jobs.store.sql import blocked, claim, unit
+from oaken_jobs.store.sqlite import rows, schema
+from oaken_jobs.store.sqlite.dialect import own
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
+from oaken_jobs.store.sqlite.queries import QUERIES
 
-FILTER = {"queues": None, "kinds": None, "not_kinds": None, "within": None}
+FILTER = claim.Filter(None, None, (), None)
 LANE = ("default", "default", "work", 50)
 LANES = '[["default","default","work",50],["default","closed","work",900]]'
-MANY = {"lanes": LANES, "now": NOW, "n": 10}
+KEY = ("default", "key-1")
 
 HOT: dict[str, tuple[str, Any]] = {
-    "lanes": (claim.LANES, FILTER),
-    "lanes of some": (
-        claim.LANES,
-        {"queues": '["default"]', "kinds": '["work"]', "not_kinds": '["x"]', "within": None},
-    ),
-    "lanes of a workspace": (claim.LANES_WITHIN, FILTER | {"within": "default"}),
-    "head of a lane": (claim.HEAD, (*LANE, NOW, 10)),
-    "first of each lane": (claim.FIRSTS, {"lanes": LANES, "now": NOW}),
-    "heads of lanes": (claim.HEADS, MANY),
-    "next run": (claim.NEXT, {"lanes": LANES, "now": NOW}),
+    "lanes": (QUERIES.lanes, (None, None, None, None)),
+    "lanes of some": (QUERIES.lanes, ('["default"]', '["work"]', '["x"]', None)),
+    "lanes of a workspace": (QUERIES.lanes_within, (None, None, None, "default")),
+    "head of a lane": (QUERIES.head, (*LANE, NOW, 10, "[]")),
+    "first of each lane": (QUERIES.firsts, (LANES, NOW, "[]")),
+    "heads of lanes": (QUERIES.heads, (LANES, NOW, 10, "[]")),
+    "next run": (QUERIES.next_run, (LANES, NOW)),
     "running of a kind": (claim.RUNNING, ("capped", NOW)),
     "expired": (claim.EXPIRED_LEASES, (NOW, 500)),
     "stops that are overdue": (claim.OVERDUE_STOPS, (NOW, 500)),
     "expired jobs": (claim.EXPIRED_JOBS, (NOW, 500)),
-    "running of a serial key": (blocked.RUNNING_OF_KEY, ("default", "key-1")),
-    "before a newcomer of a serial key": (
-        blocked.BEFORE,
-        {"w": "default", "s": "key-1", "q": "default", "k": "work", "p": 50, "now": NOW},
-    ),
-    "firsts of a serial key": (blocked.FIRSTS_OF_KEY, {"w": "default", "s": "key-1"}),
-    "due ones of a serial key": (
-        blocked.HIDE,
-        {"w": "default", "s": "key-1", "now": NOW, "taken": 0},
-    ),
-    "parents without live children": (blocked.CHILDLESS, ("[1,2]",)),
+    "running of serial keys": (QUERIES.busy_keys, ('[["default","key-1"]]',)),
+    "before a newcomer of a serial key": (blocked.BEFORE, (*KEY, "default", "work", 50, NOW)),
+    "firsts of a serial key": (QUERIES.firsts_of_key, KEY),
+    "due ones of a serial key": (QUERIES.hide, (*KEY, NOW, 0)),
+    "parents without live children": (QUERIES.childless, ("[1,2]",)),
     "next expiry": (claim.NEXT_EXPIRY, ()),
     "jobs by id": (unit.JOBS_BY_ID, ("[1,2,3]",)),
     "payloads by id": (unit.PAYLOADS_BY_ID, ("[1,2,3]",)),
@@ -55,8 +49,8 @@ HOT: dict[str, tuple[str, Any]] = {
         rows._update("attempts", ("job_id", "epoch"), ("outcome",), (False, False, False), 4),
         [1, 1, "lost"] * 4,
     ),
-    "live dedupe keys": (changes.LIVE_KEYS, ('[["default","k"]]',)),
-    "live targets": (changes.LIVE_TARGETS, ('[["default","work","t"]]',)),
+    "live dedupe keys": (QUERIES.live_keys, ('[["default","k"]]',)),
+    "live targets": (QUERIES.live_targets, ('[["default","work","t"]]',)),
 }
 TABLES = ("jobs", "payloads", "attempts", "j")
 
@@ -91,7 +85,7 @@ def test_every_hot_query_seeks_and_never_scans_a_table(database: tuple[str, Any]
         return [
             (name, row[3])
             for name, (sql, bound) in HOT.items()
-            for row in db.execute(f"explain query plan {sql}", bound).fetchall()
+            for row in db.execute(f"explain query plan {own(sql)}", bound).fetchall()
         ]
 
     for name, step in run(plans):
@@ -106,7 +100,9 @@ def test_heads_of_lanes_come_from_the_index_alone(database: tuple[str, Any]) -> 
     _, run = database
     for name in ("head of a lane", "first of each lane"):
         sql, bound = HOT[name]
-        steps = run(lambda db, sql=sql, bound=bound: [r[3] for r in db.execute(f"explain query plan {sql}", bound)])
+        steps = run(
+            lambda db, sql=sql, bound=bound: [r[3] for r in db.execute(f"explain query plan {own(sql)}", bound)]
+        )
         assert any("COVERING INDEX jobs_runnable" in step for step in steps), (name, steps)
 
 
@@ -114,7 +110,7 @@ def test_each_shape_hands_out_what_is_due_in_order(database: tuple[str, Any]) ->
     shape, run = database
 
     def pick(db: Database) -> list[tuple[Any, ...]]:
-        lanes = claim.lanes(db, FILTER | {"kinds": KINDS.get(shape)})
+        lanes = claim.lanes(db, FILTER._replace(kinds=KINDS.get(shape)))
         ids = claim.pick(db, lanes, 10, CAPS, NOW)
         sql = "select -priority, run_at, id from jobs where id = ?"
         return [db.execute(sql, (job_id,)).fetchone() for job_id in ids]

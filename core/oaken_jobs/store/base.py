@@ -686,6 +686,8 @@ class Store(Protocol):
     """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
 
     rules: Rules
+    shared: bool
+    """Whether several servers may work on it, each of which takes the others' place while they are away."""
     moves: Counter[tuple[str, str]]
     """What this process did to jobs since it opened the store: by verb, and the state it led to."""
     steady: bool
@@ -802,7 +804,7 @@ class Store(Protocol):
         written, `Unavailable` for a copy that is not sound."""
         ...
 
-    def size(self) -> int:
+    async def size(self) -> int:
         """Bytes on disk."""
         ...
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sqlite3 as _standard
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
+import orjson
+
+from oaken_jobs.store.sql.database import Row
+from oaken_jobs.store.sqlite.dialect import own
+from oaken_jobs.store.sqlite.queries import QUERIES
+from oaken_jobs.store.sqlite.rows import insert, update
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,7 +33,6 @@ else:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Database = _standard.Connection
 Error = sqlite3.Error
 OperationalError = sqlite3.OperationalError
 
@@ -54,6 +58,52 @@ def unsafe_version() -> str | None:
     )
 
 
+class Database(sqlite3.Connection):
+    """A connection of the library's that speaks the dialect of both engines; see `oaken_jobs.store.sql.database`."""
+
+    queries = QUERIES
+    concurrent = False
+
+    def all(self, statement: str, *values: Any) -> Sequence[Row]:
+        return self.execute(own(statement), values).fetchall()
+
+    def one(self, statement: str, *values: Any) -> Row | None:
+        found = self.execute(own(statement), values).fetchall()
+        return found[0] if found else None
+
+    def run(self, statement: str, *values: Any) -> int:
+        return self.execute(own(statement), values).rowcount
+
+    def listed(self, statement: str, *values: Any) -> Sequence[Row]:
+        return orjson.loads(self.execute(statement, values).fetchall()[0][0])
+
+    def array(self, values: Iterable[Any]) -> Any:
+        return orjson.dumps(list(values)).decode()
+
+    def columns(self, rows: Iterable[Row], width: int) -> tuple[Any, ...]:
+        return (orjson.dumps([tuple(row) for row in rows]).decode(),)
+
+    def insert(self, table: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        insert(self, f"insert into {table}", columns, rows)
+
+    def replace(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        insert(self, f"insert or replace into {table}", columns, rows)
+
+    def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        update(self, table, keys, columns, rows)
+
+    def new_job_ids(self, count: int) -> Sequence[int]:
+        row = self.one(QUERIES.last_job)
+        first = (row[0] if row else 0) + 1
+        return range(first, first + count)
+
+    def add_activity(self, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        insert(self, "insert into activity", columns, rows)
+
+    def lock(self, names: Iterable[str], shared: Iterable[str] = ()) -> None:
+        """One transaction runs at a time."""
+
+
 class Connection(aiosqlite.Connection):
     """A connection on a thread of its own; `run` is one hop there and back, however many statements the function makes."""
 
@@ -67,6 +117,11 @@ class Connection(aiosqlite.Connection):
         await asyncio.to_thread(self._thread.join)  # pyright: ignore[reportPrivateUsage]
 
 
+def data_version(database: Database) -> int:
+    """A number that is another one after every commit of other connections."""
+    return int(database.execute("pragma data_version").fetchone()[0])
+
+
 async def connect(path: Path, *, readonly: bool = False) -> Connection:
     """A connection to an existing file, set up for many processes and no loss at a power cut."""
 
@@ -78,6 +133,7 @@ async def connect(path: Path, *, readonly: bool = False) -> Connection:
             isolation_level=None,
             timeout=BUSY_SECONDS,
             cached_statements=512,
+            factory=Database,
         )
         try:
             for pragma in (

@@ -14,11 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
-from oaken_jobs.store.sqlite.driver import Database
+from oaken_jobs.store.sql.database import Row
 
-Row = Sequence[Any]
+if TYPE_CHECKING:
+    from oaken_jobs.store.sqlite.driver import Database
+
 Nulls = tuple[bool, ...]
 
 _SIZES = (*range(256, 64, -32), *range(64, 16, -8), *range(16, 0, -1))

@@ -6,6 +6,7 @@ from functools import cache
 from importlib import resources
 
 from oaken_jobs.errors import ConfigError
+from oaken_jobs.store.sql.records import LIVING_MS
 from oaken_jobs.store.sqlite.driver import Database
 
 
@@ -54,10 +55,6 @@ def migrate(database: Database, name: str, now: int) -> None:
     except BaseException:
         database.execute("rollback")
         raise
-
-
-LIVING_MS = 30_000
-"""A process that has not been seen for so long is taken for dead."""
 
 
 def _refuse_under_living(database: Database, name: str, at: int, now: int) -> None:

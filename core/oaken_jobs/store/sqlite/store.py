@@ -13,29 +13,22 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Activity, AgentRow, Attempt, Job, LogRow, ProgressRow, Question, Schedule
-from oaken_jobs.store.base import (
-    EVERYTHING,
-    ActivityFilter,
-    AuditRow,
-    Counts,
-    Depth,
-    Document,
-    HealthRow,
-    JobFilter,
-    Leases,
-    Op,
-    ProcessRow,
-    Recover,
-    Reply,
-    Surroundings,
-    TaskRow,
-    TokenRow,
+from oaken_jobs.store.base import Op, Recover, Reply
+from oaken_jobs.store.sql import reads
+from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.reading import Reading
+from oaken_jobs.store.sql.transaction import Transaction
+from oaken_jobs.store.sqlite import schema
+from oaken_jobs.store.sqlite.driver import (
+    Connection,
+    Database,
+    Error,
+    OperationalError,
+    connect,
+    copy,
+    create_file,
+    data_version,
 )
-from oaken_jobs.store.sqlite import prune, reads, schedules, schema
-from oaken_jobs.store.sqlite.cache import RowCache
-from oaken_jobs.store.sqlite.driver import Connection, Database, Error, OperationalError, connect, copy, create_file
-from oaken_jobs.store.sqlite.transaction import Transaction
 
 log = logging.getLogger("oaken.store")
 
@@ -49,8 +42,10 @@ JUMP_MS = 2000
 """A wall clock that moved by so much more or less than time passed has jumped, or the machine has slept."""
 
 
-class SqliteStore:
+class SqliteStore(Reading):
     """Jobs in one file. Several processes may have it open at once."""
+
+    shared = False
 
     def __init__(self, path: Path, rules: Rules, clock: Clock) -> None:
         self.path = path
@@ -83,7 +78,7 @@ class SqliteStore:
             await self._writer.run(schema.migrate, str(self.path), self._clock.now())
             self._leased_kinds = await self._writer.run(reads.leased_kinds)
             self._watcher = await connect(self.path, readonly=True)
-            self._version = await self._watcher.run(reads.data_version)
+            self._version = await self._watcher.run(data_version)
             self._quick = await connect(self.path, readonly=True)
             for _ in range(READERS):
                 reader = await connect(self.path, readonly=True)
@@ -141,10 +136,8 @@ class SqliteStore:
         """The group in one transaction; where one operation breaks it, each under a savepoint."""
         database.execute("begin immediate")
         try:
-            # Only now: an expired lease must not look alive because this transaction waited for the lock.
-            now = self._clock.now()
-            foreign = not self._cache.valid_for(reads.data_version(database))
-            work = Transaction(database, now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
+            foreign = not self._cache.valid_for(data_version(database))
+            work = Transaction(database, self._clock.now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
             replies = work.apply(ops)
             leased, moved = work.leased, work.moved
         except BaseException as error:
@@ -175,11 +168,10 @@ class SqliteStore:
         replies: list[Reply] = []
         leased: dict[str, int] = {}
         moved: Counter[tuple[str, str]] = Counter()
-        now = self._clock.now()
         for op in ops:
             database.execute("savepoint one")
             try:
-                work = Transaction(database, now, self.rules, self._leased_kinds, RowCache())
+                work = Transaction(database, self._clock.now, self.rules, self._leased_kinds, RowCache())
                 replies += work.apply([op])
                 leased |= work.leased
                 moved.update(work.moved)
@@ -193,7 +185,7 @@ class SqliteStore:
         if self._watcher is None:
             return False
         try:
-            version = await self._watcher.run(reads.data_version)
+            version = await self._watcher.run(data_version)
         except OperationalError as error:
             raise _unavailable(error) from None
         if version == self._version:
@@ -221,81 +213,6 @@ class SqliteStore:
         except OperationalError as error:
             raise _unavailable(error) from None
 
-    async def jobs(self, ids: Sequence[int]) -> list[Job]:
-        return await self._find(reads.jobs, ids)
-
-    async def payloads(self, ids: Sequence[int]) -> dict[int, str]:
-        return await self._read(reads.bodies, "payloads", ids)
-
-    async def results(self, ids: Sequence[int]) -> dict[int, str]:
-        return await self._read(reads.bodies, "results", ids)
-
-    async def list_jobs(self, where: JobFilter, before: int | None, limit: int) -> list[Job]:
-        return await self._read(reads.list_jobs, where, before, limit)
-
-    async def attempts(self, job_id: int) -> list[Attempt]:
-        return await self._find(reads.attempts, job_id)
-
-    async def progress(self, job_id: int, limit: int = 200) -> list[ProgressRow]:
-        return await self._find(reads.progress, job_id, limit)
-
-    async def activity(self, after: int, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
-        return await self._find(reads.activity, after, limit, where)
-
-    async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
-        return await self._read(prune.old_activity, after, before, replayable, limit)
-
-    async def activity_forgotten(self) -> int:
-        return await self._find(reads.activity_forgotten)
-
-    async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
-        return await self._find(reads.activity_of, job_id, limit)
-
-    async def log_lines(self, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
-        return await self._read(reads.log_lines, levels, before, after, limit)
-
-    async def activity_head(self) -> int:
-        return await self._find(reads.activity_head)
-
-    async def concerns(self, job_id: int, principal: str) -> bool:
-        return await self._find(reads.concerns, job_id, principal)
-
-    async def held(self, holder: str) -> list[Job]:
-        return await self._read(reads.held, holder)
-
-    async def ended(self, where: JobFilter, limit: int) -> list[Job]:
-        return await self._read(reads.ended, where, limit)
-
-    async def late_result(self, job_id: int, epoch: int) -> str | None:
-        return await self._find(reads.late_result, job_id, epoch)
-
-    async def matching(self, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
-        return await self._read(reads.matching, where, after, up_to, limit)
-
-    async def count(self, where: JobFilter, after: int, up_to: int) -> int:
-        return await self._read(reads.count, where, after, up_to)
-
-    async def last_id(self) -> int:
-        return await self._find(reads.last_id)
-
-    async def surroundings(self, jobs: Sequence[Job], now: int) -> Surroundings:
-        return await self._find(reads.surroundings, jobs, self.rules.caps, now)
-
-    async def questions(self, job_id: int) -> list[Question]:
-        return await self._find(reads.questions, job_id)
-
-    async def open_questions(self, where: JobFilter, limit: int) -> list[Question]:
-        return await self._read(reads.open_questions, where, limit)
-
-    async def counts(self, workspace: str | None = None) -> list[Counts]:
-        return await self._read(reads.counts, workspace)
-
-    async def states(self, where: JobFilter) -> dict[str, int]:
-        return await self._read(reads.states, where)
-
-    async def depths(self, now: int) -> list[Depth]:
-        return await self._read(reads.depths, now)
-
     async def backup(self, target: Path) -> None:
         spare = target.with_name(f".{target.name}.part")
         try:
@@ -318,7 +235,7 @@ class SqliteStore:
             with suppress(OSError):  # whatever stood in the way has been told
                 spare.unlink()
 
-    def size(self) -> int:
+    async def size(self) -> int:
         total = 0
         for name in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             try:
@@ -326,54 +243,6 @@ class SqliteStore:
             except FileNotFoundError:
                 continue
         return total
-
-    async def paused(self) -> set[str]:
-        return await self._find(reads.paused)
-
-    async def agents(self, workspace: str | None = None) -> list[AgentRow]:
-        return await self._read(reads.agents, workspace)
-
-    async def leased_kinds(self) -> set[str]:
-        return set(await self._find(reads.leased_kinds))
-
-    async def labels(self, workspace: str, subject: str) -> dict[str, dict[str, str]]:
-        return await self._find(reads.labels, workspace, subject)
-
-    async def tokens(self) -> list[TokenRow]:
-        return await self._find(reads.tokens)
-
-    async def leases_of(self, holder: str, now: int) -> Leases:
-        return await self._find(reads.leases_of, holder, now)
-
-    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
-        return await self._read(reads.audit, before, limit)
-
-    async def schedules(self, workspace: str | None = None) -> list[Schedule]:
-        return await self._read(reads.schedules, workspace)
-
-    async def next_schedule(self) -> int | None:
-        return await self._find(reads.next_schedule)
-
-    async def schedules_ahead(self, now: int) -> bool:
-        return bool(await self._find(schedules.ahead, now))
-
-    async def task(self, task_id: str) -> TaskRow | None:
-        return await self._find(reads.task, task_id)
-
-    async def documents(self, workspace: str, ids: Sequence[str]) -> list[Document]:
-        return await self._read(reads.documents, workspace, ids)
-
-    async def vectors(self, workspace: str, model: str | None = None) -> list[tuple[str, str, list[float]]]:
-        return await self._read(reads.vectors, workspace, model)
-
-    async def processes(self) -> list[ProcessRow]:
-        return await self._read(reads.processes)
-
-    async def plugin_health(self) -> list[HealthRow]:
-        return await self._find(reads.plugin_health)
-
-    async def check(self) -> list[str]:
-        return await self._read(reads.check)
 
 
 async def _to_its_end(call: Any) -> Any:

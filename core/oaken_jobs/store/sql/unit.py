@@ -7,28 +7,29 @@ statement a shape.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import orjson
 
 from oaken_jobs.errors import NotFound
 from oaken_jobs.kinds import Rules
 from oaken_jobs.lifecycle import allowed
 from oaken_jobs.model import CHILDREN, ENQUEUED, FREE, Activity, Actor, Attempt, Job, Question, Schedule
 from oaken_jobs.moves import Move
-from oaken_jobs.store.sqlite import rows
-from oaken_jobs.store.sqlite.cache import RowCache
-from oaken_jobs.store.sqlite.driver import Database
+from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.database import Database
 
 JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
 ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
 QUESTION_COLUMNS = ", ".join(Question._fields)
 SCHEDULE_COLUMNS = ", ".join(Schedule._fields)
 
-JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in (select value from json_each(?))"
-PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in (select value from json_each(?))"
+JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in ids(?1) order by j.id for update"
+"""Where others write at the same time, these wait here until the transaction has ended. All take them in the same order."""
+FREE_JOBS_BY_ID = f"{JOBS_BY_ID} skip locked"
+PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in ids(?1)"
 _JOB = Job._fields[:ENQUEUED]
+_ID = ("id",)
+_OF_JOB = ("job_id",)
 _BODY = ("job_id", "body")
 ACTIVITY_WRITTEN = Activity._fields[: Activity._fields.index("job_kind")]
 _ACTIVITY = ACTIVITY_WRITTEN[1:]
@@ -41,11 +42,11 @@ _ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_b
 
 
 class Unit:
-    """The rows a group of operations works on between BEGIN and COMMIT. `now` (ms) was read inside it."""
+    """The rows a group of operations works on between BEGIN and COMMIT. `now` (ms) is read inside it, before anything is judged."""
 
-    def __init__(self, database: Database, now: int, rules: Rules, cache: RowCache) -> None:
+    def __init__(self, database: Database, rules: Rules, cache: RowCache) -> None:
         self.db = database
-        self.now = now
+        self.now = 0
         self.rules = rules
         self._cache = cache
         self.jobs: dict[int, Job] = {}
@@ -66,12 +67,14 @@ class Unit:
         """Attempts that began: (job id, epoch, attempt, agent, holder, nonce, started at)."""
         self.ended: list[tuple[Any, ...]] = []
         """Attempts that ended: job id, epoch, then `_ATTEMPT_END`."""
-        self.bodies: list[tuple[int, str]] = []
+        self.bodies: dict[int, str] = {}
         """Payloads that take the place of others."""
-        self.results: list[tuple[int, str]] = []
+        self.results: dict[int, str] = {}
         self.progress: list[tuple[Any, ...]] = []
         """Steps of trails: (job id, at, percent, message, epoch)."""
         self.activity: list[tuple[Any, ...]] = []
+        self.told = False
+        """Whether rows of activity were written."""
         self.moved: Counter[tuple[str, str]] = Counter()
         """What was done to jobs: by verb, and the state it led to."""
 
@@ -84,11 +87,19 @@ class Unit:
 
     def add(self, jobs: list[Job]) -> None:
         """Inserts new jobs with their payloads."""
-        rows.insert(self.db, "insert into jobs", _JOB, [job[:ENQUEUED] for job in jobs])
-        rows.insert(self.db, "insert into payloads", _BODY, [(job.id, self.payloads[job.id]) for job in jobs])
+        self.db.insert("jobs", _JOB, [job[:ENQUEUED] for job in jobs])
+        self.db.insert("payloads", _BODY, [(job.id, self.payloads[job.id]) for job in jobs])
 
     def load(self, ids: Iterable[int]) -> None:
-        """Brings these jobs into memory, where they exist."""
+        """Brings these jobs into memory, where they exist. Nobody else changes them until the transaction has ended."""
+        self._load(ids, JOBS_BY_ID)
+
+    def take(self, ids: Sequence[int]) -> list[Job]:
+        """As `load`, but without those that another transaction is at; what it got, as it is now."""
+        self._load(ids, FREE_JOBS_BY_ID)
+        return [self.jobs[job_id] for job_id in ids if job_id in self.jobs]
+
+    def _load(self, ids: Iterable[int], statement: str) -> None:
         missing: list[int] = []
         for job_id in ids:
             if job_id not in self.jobs:
@@ -98,12 +109,11 @@ class Unit:
                 else:
                     missing.append(job_id)
         if missing:
-            for row in self.db.execute(JOBS_BY_ID, (json_array(missing),)).fetchall():
+            for row in self.db.all(statement, self.db.array(missing)):
                 self.jobs[row[0]] = Job._make(row)
 
-    def load_with_payloads(self, ids: Iterable[int]) -> None:
-        """As `load`, and their payloads too."""
-        self.load(ids)
+    def load_payloads(self, ids: Iterable[int]) -> None:
+        """Brings the payloads of jobs that are loaded into memory."""
         missing: list[int] = []
         for job_id in ids:
             if job_id in self.payloads:
@@ -114,7 +124,7 @@ class Unit:
             else:
                 missing.append(job_id)
         if missing:
-            self.payloads.update(self.db.execute(PAYLOADS_BY_ID, (json_array(missing),)).fetchall())
+            self.payloads.update((row[0], row[1]) for row in self.db.all(PAYLOADS_BY_ID, self.db.array(missing)))
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""
@@ -192,25 +202,26 @@ class Unit:
             for job_id, changes in self.changes.items():
                 shapes[tuple(changes)].append((job_id, *changes.values()))
             for columns, values in shapes.items():
-                rows.update(db, "jobs", ("id",), columns, values)
+                db.update("jobs", _ID, columns, values)
             self.changes = {}
         if self.begun:
-            rows.insert(db, "insert into attempts", _BEGUN, self.begun)
+            db.insert("attempts", _BEGUN, self.begun)
             self.begun = []
         if self.ended:
-            rows.update(db, "attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
+            db.update("attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
             self.ended = []
         if self.bodies:
-            rows.insert(db, "insert or replace into payloads", _BODY, self.bodies)
-            self.bodies = []
+            db.replace("payloads", _OF_JOB, _BODY, list(self.bodies.items()))
+            self.bodies = {}
         if self.results:
-            rows.insert(db, "insert or replace into results", _BODY, self.results)
-            self.results = []
+            db.replace("results", _OF_JOB, _BODY, list(self.results.items()))
+            self.results = {}
         if self.progress:
-            rows.insert(db, "insert into progress", _PROGRESS, self.progress)
+            db.insert("progress", _PROGRESS, self.progress)
             self.progress = []
         if self.activity:
-            rows.insert(db, "insert into activity", _ACTIVITY, self.activity)
+            self.told = True
+            db.add_activity(_ACTIVITY, self.activity)
             self.activity = []
 
     def forget(self) -> None:
@@ -227,8 +238,3 @@ class Unit:
         self._cache.jobs.pop(job_id, None)
         if job_id in self.jobs:
             self.jobs[job_id] = self.jobs[job_id].having(changes)
-
-
-def json_array(values: Iterable[Any]) -> str:
-    """How lists go into a statement."""
-    return orjson.dumps(list(values)).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -11,10 +12,10 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import DEFAULT_WORKSPACE, FREE, PRIORITIES, SERIAL, Enqueued, Job, NewJob
 from oaken_jobs.routing import Route, route
 from oaken_jobs.store.base import Enqueue, Reply
-from oaken_jobs.store.sqlite import blocked, once
-from oaken_jobs.store.sqlite.changes import live_keys, live_targets
-from oaken_jobs.store.sqlite.records import queue_labels
-from oaken_jobs.store.sqlite.unit import Unit
+from oaken_jobs.store.sql import blocked, once
+from oaken_jobs.store.sql.changes import live_keys, live_targets
+from oaken_jobs.store.sql.records import queue_labels
+from oaken_jobs.store.sql.unit import Unit
 
 _NOTHING: dict[str, Any] = dict.fromkeys(Job._fields) | Job._field_defaults
 
@@ -38,13 +39,12 @@ class Enqueues:
         self._before: dict[tuple[Any, ...], bool] = {}
         """By workspace, serial key and lane: whether a job that is due there stands behind another."""
         self._jobs: list[Job] = []
-        self._first_id = self._next_id = 0
+        self._ids: Iterator[int] = iter(())
+        self._added: set[int] = set()
 
     def add(self, ops: list[Enqueue]) -> list[Reply]:
         """Adds jobs in their order, each answered at its place."""
         self._unit.load({op.new.parent_id for op in ops if op.new.parent_id is not None})
-        row = self._unit.db.execute("select seq from sqlite_sequence where name = 'jobs'").fetchone()
-        self._first_id = self._next_id = (row[0] if row else 0) + 1
         replies: list[Reply] = [None] * len(ops)
         places: list[tuple[int, str]] = []
         for place, op in enumerate(ops):
@@ -54,6 +54,7 @@ class Enqueues:
                     places.append((place, self._workspace(op)))
             except OakenError as refusal:
                 replies[place] = refusal
+        self._ids = iter(self._unit.db.new_job_ids(len(places)))
         self._look_up([(workspace, ops[place].new) for place, workspace in places])
         for place, workspace in places:
             op = ops[place]
@@ -110,6 +111,12 @@ class Enqueues:
         self._by_key = {(w, key): job_id for (w, key), job_id in keys.items()}
         self._by_target = {(w, kind, target): job_id for (w, kind, target), job_id in targets.items()}
         self._unit.load({*self._by_key.values(), *self._by_target.values()})
+        # Where others write at the same time, one may have ended while its row was waited for.
+        self._by_key = {key: job_id for key, job_id in self._by_key.items() if self._lives(job_id)}
+        self._by_target = {key: job_id for key, job_id in self._by_target.items() if self._lives(job_id)}
+
+    def _lives(self, job_id: int) -> bool:
+        return not self._unit.jobs[job_id].final
 
     def _add(self, op: Enqueue, workspace: str) -> Enqueued:
         new = op.new
@@ -127,7 +134,7 @@ class Enqueues:
         job = self._job(op, workspace, to)
         if job.serial_key is not None and job.run_at <= self._now:
             job = job._replace(blocked=self._blocked(job))
-        self._next_id += 1
+        self._added.add(job.id)
         if job.blocked == FREE:
             self._unit.touched.add(job.kind)
         self._jobs.append(job)
@@ -159,7 +166,7 @@ class Enqueues:
             )
         parent = self._unit.jobs[new.parent_id] if new.parent_id is not None else None
         return Job(
-            id=self._next_id,
+            id=next(self._ids),
             workspace=workspace,
             kind=new.kind,
             queue=to.queue,
@@ -201,8 +208,8 @@ class Enqueues:
         if replaces:
             changes["schema_hash"] = op.schema_hash
             self._unit.payloads[live.id] = op.new.payload
-            if live.id < self._first_id:  # a new one is written with it
-                self._unit.bodies.append((live.id, op.new.payload))
+            if live.id not in self._added:  # a new one is written with it
+                self._unit.bodies[live.id] = op.new.payload
         after = self._unit.set(live, changes)
         self._unit.note("job_state_changed", "replace" if replaces else "coalesce", live, after, op.actor)
         return Enqueued(after, False, replaced=replaces if op.new.on_duplicate == "replace" else None)

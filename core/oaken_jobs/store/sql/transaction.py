@@ -53,15 +53,16 @@ from oaken_jobs.store.base import (
     Unregister,
     UseTokens,
 )
-from oaken_jobs.store.sqlite import once, schedules
-from oaken_jobs.store.sqlite.cache import RowCache
-from oaken_jobs.store.sqlite.changes import Changes, named
-from oaken_jobs.store.sqlite.claims import Claims
-from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.enqueues import Enqueues
-from oaken_jobs.store.sqlite.prune import prune
-from oaken_jobs.store.sqlite.records import administer
-from oaken_jobs.store.sqlite.unit import Unit
+from oaken_jobs.store.sql import once, schedules
+from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.changes import Changes, named
+from oaken_jobs.store.sql.claims import Claims
+from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.enqueues import Enqueues
+from oaken_jobs.store.sql.prune import prune
+from oaken_jobs.store.sql.records import administer
+from oaken_jobs.store.sql.reserve import reserve
+from oaken_jobs.store.sql.unit import Unit
 
 _ADMINISTER, _CHANGE, _REQUEUE, _FIRE, _ENQUEUE, _CLAIM = range(6)
 # Operations by the order in which a group is worked off.
@@ -106,12 +107,12 @@ _STAGES: dict[type, int] = {
 
 
 class Transaction:
-    """The work on one group between BEGIN and COMMIT. `now` was read inside it."""
+    """The work on one group between BEGIN and COMMIT. `now` is called inside it."""
 
     def __init__(
         self,
         database: Database,
-        now: int,
+        now: Callable[[], int],
         rules: Rules,
         leased_kinds: dict[str, int],
         cache: RowCache,
@@ -119,11 +120,11 @@ class Transaction:
         foreign: bool = False,
     ) -> None:
         """`foreign` says that another process may have made anything runnable since the last transaction of this one."""
-        self._unit = Unit(database, now, rules, cache)
+        self._unit = Unit(database, rules, cache)
         self._unit.all_touched = foreign
-        self._changes = Changes(self._unit, rules)
-        self._enqueues = Enqueues(self._unit, rules)
-        self._claims = Claims(self._unit, rules, self._changes, leased_kinds)
+        self._read_now = now
+        self._rules = rules
+        self._leased_kinds = leased_kinds
 
     @property
     def leased(self) -> dict[str, int]:
@@ -136,6 +137,13 @@ class Transaction:
         stages: list[list[tuple[int, Any]]] = [[] for _ in range(6)]
         for place, op in enumerate(ops):
             stages[_STAGES[type(op)]].append((place, op))
+        if self._unit.db.concurrent:
+            reserve(self._unit, self._rules, ops)
+        # Only now: an expired lease must not look alive because this transaction waited for a lock.
+        self._unit.now = self._read_now()
+        self._changes = Changes(self._unit, self._rules)
+        self._enqueues = Enqueues(self._unit, self._rules)
+        self._claims = Claims(self._unit, self._rules, self._changes, self._leased_kinds)
         for place, op in stages[_ADMINISTER]:
             replies[place] = _attempt(self._administer, op)
         if stages[_CHANGE]:
@@ -204,6 +212,16 @@ class Transaction:
     def moved(self) -> Counter[tuple[str, str]]:
         """What was done to jobs: by verb, and the state it led to."""
         return self._unit.moved
+
+    @property
+    def told(self) -> bool:
+        """Whether rows of activity were written."""
+        return self._unit.told
+
+    @property
+    def now(self) -> int:
+        """The time (ms) by which it was judged."""
+        return self._unit.now
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""

@@ -19,6 +19,7 @@ from oaken_jobs.store.base import (
     Drain,
     Emit,
     ForgetHealth,
+    HealthRow,
     KeepLabels,
     KeepLog,
     ProcessRow,
@@ -34,9 +35,7 @@ from oaken_jobs.store.base import (
     Unregister,
     UseTokens,
 )
-from oaken_jobs.store.sqlite import rows
-from oaken_jobs.store.sqlite.schema import LIVING_MS
-from oaken_jobs.store.sqlite.unit import Unit, json_array
+from oaken_jobs.store.sql.unit import Unit
 
 Administration = (
     SetPaused
@@ -57,6 +56,20 @@ Administration = (
     | Unregister
 )
 _TASK = (*TaskRow._fields[:-1], "look_at")
+_LABEL = ("workspace", "subject", "layer", "key", "value", "at")
+_EMBEDDING = ("workspace", "subject", "model", "vector", "at")
+_RECOVER = (
+    "update jobs set lease_expires = greatest(?2, least(lease_expires, ?1 + lease_ms)), "
+    "cancel_deadline = case when cancel_deadline is not null then greatest(?2, least(cancel_deadline, ?3)) end where state = 'running'"
+)
+_SEE = (
+    "insert into agents (agent, name, first_seen, last_seen, leased, succeeded, failed, workspace) values (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7) "
+    "on conflict (agent) do update set last_seen = greatest(agents.last_seen, excluded.last_seen), "
+    "leased = agents.leased + excluded.leased, succeeded = agents.succeeded + excluded.succeeded, "
+    "failed = agents.failed + excluded.failed, workspace = excluded.workspace"
+)
+LIVING_MS = 30_000
+"""A process that has not been seen for so long is taken for dead."""
 Kept = KeepDocument | KeepSource | KeepVector | SetLabels
 
 
@@ -64,13 +77,11 @@ def administer(unit: Unit, op: Administration) -> Reply:
     """Carries out what changes no job. Raises `Conflict` for a token's name that was used before."""
     db, now = unit.db, unit.now
     if isinstance(op, SetPaused):
-        row = db.execute("select paused from queue_state where queue = ?", (op.queue,)).fetchone()
+        db.lock([f"queue {op.queue}"])
+        row = db.one("select paused from queue_state where queue = ?1", op.queue)
         if bool(row and row[0]) == op.paused:
             return False
-        db.execute(
-            "insert into queue_state values (?1, ?2, ?3) on conflict do update set paused = ?2, at = ?3",
-            (op.queue, int(op.paused), now),
-        )
+        db.replace("queue_state", ("queue",), ("queue", "paused", "at"), [(op.queue, int(op.paused), now)])
         unit.note_other("queue_state_changed", "pause" if op.paused else "resume", op.queue, op.actor)
         unit.all_touched |= not op.paused
         return True
@@ -78,7 +89,7 @@ def administer(unit: Unit, op: Administration) -> Reply:
         _label(unit, op.workspace, op.labels)
         return None
     if isinstance(op, KeepLog):
-        rows.insert(db, "insert into log_lines", LogRow._fields[1:], [row[1:] for row in op.rows])
+        db.insert("log_lines", LogRow._fields[1:], [row[1:] for row in op.rows])
         return None
     if isinstance(op, Audit):
         audit(unit, op)
@@ -86,57 +97,45 @@ def administer(unit: Unit, op: Administration) -> Reply:
     if isinstance(op, Drain):
         return _drain(unit, op)
     if isinstance(op, Recover):
-        done = db.execute(
-            "update jobs set lease_expires = max(?1 + ?2, min(lease_expires, ?1 + lease_ms)), "
-            "cancel_deadline = max(?1 + ?2, min(cancel_deadline, ?3)) where state = 'running'",
-            (now, op.grace_ms, moves.stop_by(now, unit.rules)),
-        )
         unit.forget()
-        return done.rowcount
+        return db.run(_RECOVER, now, now + op.grace_ms, moves.stop_by(now, unit.rules))
     if isinstance(op, AddTask):
-        kept = (op.id, *op.actor[:2], op.within, json_array(op.job_ids), op.said, now, now + TASK_MS)
-        rows.insert(db, "insert into tasks", _TASK, [kept])
+        kept = (op.id, *op.actor[:2], op.within, _json(op.job_ids), op.said, now, now + TASK_MS)
+        db.insert("tasks", _TASK, [kept])
         return None
     if isinstance(op, AddToken):
         return _add_token(unit, op)
     if isinstance(op, RotateToken):
         return _rotate_token(unit, op)
     if isinstance(op, UseTokens):
-        db.executemany(
-            "update tokens set last_used_at = max(coalesce(last_used_at, 0), ?) where name = ?",
-            [(at, name) for name, at in op.used.items()],
-        )
+        for name, at in sorted(op.used.items()):
+            used = "update tokens set last_used_at = greatest(coalesce(last_used_at, 0), ?1) where name = ?2"
+            db.run(used, at, name)
         return None
     if isinstance(op, SeeAgents):
-        db.executemany(
-            "insert into agents values (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7) on conflict do update set last_seen = max(last_seen, ?3), "
-            "leased = leased + ?4, succeeded = succeeded + ?5, failed = failed + ?6, workspace = ?7",
-            op.agents,
-        )
+        for agent in sorted(op.agents):
+            db.run(_SEE, *agent)
         return None
     if isinstance(op, SetHealth):
         return _set_health(unit, op)
     if isinstance(op, ForgetHealth):
-        gone = "delete from plugin_health where plugin not in (select value from json_each(?))"
-        db.execute(gone, (json_array(op.plugins),))
+        db.run("delete from plugin_health where not plugin in texts(?1)", db.array(op.plugins))
         return None
     if isinstance(op, Emit):
         _emit(unit, op)
         return None
     if isinstance(op, Register):
-        db.execute("delete from processes where seen_at <= ?", (now - LIVING_MS,))
-        db.execute(
-            "insert into processes values (?, ?, ?, ?, ?, ?, ?) on conflict do update set seen_at = excluded.seen_at",
-            op.row,
-        )
-        return [ProcessRow._make(row) for row in db.execute("select * from processes").fetchall()]
+        db.run("delete from processes where seen_at <= ?1", now - LIVING_MS)
+        db.replace("processes", ("process",), ProcessRow._fields, [op.row])
+        return [ProcessRow._make(row) for row in db.all("select * from processes")]
     assert isinstance(op, Unregister)
-    db.execute("delete from processes where process = ?", (op.process,))
+    db.run("delete from processes where process = ?1", op.process)
     return None
 
 
 def _add_token(unit: Unit, op: AddToken) -> TokenRow:
-    if unit.db.execute("select 1 from tokens where name = ?", (op.name,)).fetchone():
+    unit.db.lock([f"token {op.name}"])
+    if unit.db.one("select 1 from tokens where name = ?1", op.name):
         raise Conflict(f"A token named {op.name} exists or existed; a name is never used again. Choose another name.")
     queues, kinds, max_leases, max_per_hour = op.limits
     row = TokenRow(
@@ -148,19 +147,20 @@ def _add_token(unit: Unit, op: AddToken) -> TokenRow:
         op.expires_at,
         None,
         op.workspace,
-        None if queues is None else json_array(queues),
-        None if kinds is None else json_array(kinds),
+        None if queues is None else _json(queues),
+        None if kinds is None else _json(kinds),
         max_leases,
         max_per_hour,
     )
-    rows.insert(unit.db, "insert into tokens", TokenRow._fields, [row])
+    unit.db.insert("tokens", TokenRow._fields, [row])
     token_changed(unit, "create", row, op.actor)
     return row
 
 
 def token_named(unit: Unit, name: str) -> TokenRow:
     """The row of a token. Raises `NotFound`."""
-    row = unit.db.execute("select * from tokens where name = ?", (name,)).fetchone()
+    unit.db.lock([f"token {name}"])
+    row = unit.db.one(f"select {', '.join(TokenRow._fields)} from tokens where name = ?1", name)
     if row is None:
         raise NotFound(f"There is no token named {name}. See `oaken token list`.")
     return TokenRow._make(row)
@@ -174,9 +174,12 @@ def _rotate_token(unit: Unit, op: RotateToken) -> TokenRow:
     if expires_at is not None and expires_at <= unit.now:
         raise Conflict(f"The token {op.name} has expired. Say with expires_in how long it is to last from now.")
     token = token._replace(hash=op.hash, expires_at=expires_at, rotated_at=unit.now)
-    unit.db.execute(
-        "update tokens set hash = ?, expires_at = ?, rotated_at = ? where name = ?",
-        (token.hash, token.expires_at, token.rotated_at, token.name),
+    unit.db.run(
+        "update tokens set hash = ?1, expires_at = ?2, rotated_at = ?3 where name = ?4",
+        token.hash,
+        token.expires_at,
+        token.rotated_at,
+        token.name,
     )
     token_changed(unit, "rotate", token, op.actor)
     return token
@@ -191,14 +194,14 @@ def token_changed(unit: Unit, verb: str, token: TokenRow, actor: Actor) -> None:
 def audit(unit: Unit, op: Audit) -> None:
     """Writes an audit row."""
     values = (unit.now, *op.actor, op.action, op.outcome, op.job_id, op.agent, op.rows)
-    rows.insert(unit.db, "insert into audit", AuditRow._fields[1:], [values])
+    unit.db.insert("audit", AuditRow._fields[1:], [values])
 
 
 def _set_health(unit: Unit, op: SetHealth) -> bool:
-    row = unit.db.execute("select healthy from plugin_health where plugin = ?", (op.plugin,)).fetchone()
-    unit.db.execute(
-        "insert or replace into plugin_health values (?, ?, ?, ?)",
-        (op.plugin, int(op.healthy), op.reason, unit.now),
+    unit.db.lock([f"plugin {op.plugin}"])
+    row = unit.db.one("select healthy from plugin_health where plugin = ?1", op.plugin)
+    unit.db.replace(
+        "plugin_health", ("plugin",), HealthRow._fields, [(op.plugin, int(op.healthy), op.reason, unit.now)]
     )
     if row is not None and bool(row[0]) == op.healthy:
         return False
@@ -220,46 +223,57 @@ def _emit(unit: Unit, op: Emit) -> None:
 
 def _drain(unit: Unit, op: Drain) -> bool:
     if op.draining:
-        done = unit.db.execute("insert into drained values (?, ?) on conflict do nothing", (op.agent, unit.now))
+        done = unit.db.run("insert into drained values (?1, ?2) on conflict do nothing", op.agent, unit.now)
     else:
-        done = unit.db.execute("delete from drained where agent = ?", (op.agent,))
+        done = unit.db.run("delete from drained where agent = ?1", op.agent)
         unit.all_touched = True
-    if done.rowcount:
+    if done:
         unit.note_other("agent_changed", "drain" if op.draining else "undrain", op.agent, op.actor)
-    return done.rowcount > 0
+    return done > 0
 
 
 def drained(unit: Unit) -> frozenset[str]:
     """Agents, by `name` or `name/instance`, that get nothing new."""
-    return frozenset(row[0] for row in unit.db.execute("select agent from drained").fetchall())
+    return frozenset(row[0] for row in unit.db.all("select agent from drained"))
 
 
 def keep(unit: Unit, effect: Kept, workspace: str) -> None:
     """Writes what a finish leaves behind."""
     db, now = unit.db, unit.now
     if isinstance(effect, KeepDocument):
-        db.execute(
-            "insert into documents values (?, ?, ?, ?, ?, ?) on conflict do nothing",
-            (workspace, effect.document, effect.title, len(effect.text), effect.text, now),
+        db.run(
+            "insert into documents values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do nothing",
+            workspace,
+            effect.document,
+            effect.title,
+            len(effect.text),
+            effect.text,
+            now,
         )
     elif isinstance(effect, KeepSource):
-        db.execute(
-            "insert into document_sources values (?, ?, ?, ?) on conflict do nothing",
-            (workspace, effect.document, effect.source, now),
+        db.run(
+            "insert into document_sources values (?1, ?2, ?3, ?4) on conflict do nothing",
+            workspace,
+            effect.document,
+            effect.source,
+            now,
         )
     elif isinstance(effect, KeepVector):
-        db.execute(
-            "insert into embeddings values (?1, ?2, ?3, ?4, ?5) on conflict do update set vector = ?4, at = ?5",
-            (workspace, effect.subject, effect.model, orjson.dumps(effect.vector).decode(), now),
-        )
+        row = (workspace, effect.subject, effect.model, orjson.dumps(effect.vector).decode(), now)
+        db.replace("embeddings", _EMBEDDING[:3], _EMBEDDING, [row])
     else:
         _label(unit, workspace, effect)
 
 
+def _json(values: Iterable[str | int]) -> str:
+    return orjson.dumps(list(values)).decode()
+
+
 def stored(unit: Unit, workspace: str, document: str) -> bool:
     """Whether the document is stored."""
-    found = unit.db.execute("select 1 from documents where workspace = ? and document = ?", (workspace, document))
-    return found.fetchone() is not None
+    return (
+        unit.db.one("select 1 from documents where workspace = ?1 and document = ?2", workspace, document) is not None
+    )
 
 
 def queue_labels(
@@ -269,11 +283,7 @@ def queue_labels(
     wanted = list(subjects)
     if not wanted:
         return {}
-    rows = unit.db.execute(
-        "select l.workspace, l.subject, l.layer, l.value from json_each(?) o cross join labels l "
-        "on l.workspace = o.value ->> 0 and l.subject = o.value ->> 1 and l.layer in ('human', 'machine') and l.key = ?",
-        (json_array(wanted), QUEUE_LABEL),
-    ).fetchall()
+    rows = unit.db.all(unit.db.queries.queue_labels, *unit.db.columns(wanted, 2), QUEUE_LABEL)
     found: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for workspace, subject, layer, value in rows:
         human, machine = found.get((workspace, subject), (None, None))
@@ -283,31 +293,30 @@ def queue_labels(
 
 def clear_machine_labels(unit: Unit, workspace: str, subject: str) -> None:
     """Takes away what the machine said of a subject; people's labels stay."""
-    unit.db.execute(
-        "delete from labels where workspace = ? and subject = ? and layer = 'machine'", (workspace, subject)
-    )
+    unit.db.run("delete from labels where workspace = ?1 and subject = ?2 and layer = 'machine'", workspace, subject)
 
 
 def want_retriage(unit: Unit, workspace: str, subject: str) -> None:
     """Remembers that a subject is to be triaged again when its text is taken in the next time."""
-    unit.db.execute("insert or replace into retriage values (?, ?, ?)", (workspace, subject, unit.now))
+    columns = ("workspace", "subject", "at")
+    unit.db.replace("retriage", columns[:2], columns, [(workspace, subject, unit.now)])
 
 
 def take_retriage(unit: Unit, workspace: str, subject: str) -> bool:
     """Whether a subject is to be triaged again; says so once."""
-    done = unit.db.execute("delete from retriage where workspace = ? and subject = ?", (workspace, subject))
-    return done.rowcount > 0
+    return unit.db.run("delete from retriage where workspace = ?1 and subject = ?2", workspace, subject) > 0
 
 
 def _label(unit: Unit, workspace: str, labels: SetLabels) -> None:
     for key, value in labels.labels.items():
         if value:
-            unit.db.execute(
-                "insert into labels values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do update set value = ?5, at = ?6",
-                (workspace, labels.subject, labels.layer, key, value, unit.now),
-            )
+            row = (workspace, labels.subject, labels.layer, key, value, unit.now)
+            unit.db.replace("labels", _LABEL[:4], _LABEL, [row])
         else:
-            unit.db.execute(
-                "delete from labels where workspace = ? and subject = ? and layer = ? and key = ?",
-                (workspace, labels.subject, labels.layer, key),
+            unit.db.run(
+                "delete from labels where workspace = ?1 and subject = ?2 and layer = ?3 and key = ?4",
+                workspace,
+                labels.subject,
+                labels.layer,
+                key,
             )

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from oaken_jobs.store.base import TASK_MS, Prune
-from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.unit import Unit, json_array
+from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.unit import Unit
 
 OLD_JOBS = """
-select id from jobs j where finished_at is not null and finished_at < ?
+select id from jobs j where finished_at is not null and finished_at < ?1
   and not exists (select 1 from jobs c where c.parent_id = j.id and c.state in ('queued', 'running'))
-order by finished_at limit ?"""
+order by finished_at limit ?2 for update skip locked"""
 """Jobs that ended before a moment, but for those that children still belong to."""
 OLD_ROWS = """
-select id from activity a where id > ? and id < ? and at < ? and (job_id is null or not exists (select 1 from jobs where id = a.job_id))
-order by id limit ?"""
+select id from activity a where id > ?1 and id < ?2 and at < ?3 and (job_id is null or not exists (select 1 from jobs where id = a.job_id))
+order by id limit ?4"""
 """What was said of queues, tokens, agents, plugins, and of jobs that are gone."""
-OF_JOBS = "select id from activity where job_id in (select value from json_each(?)) and id <= ? limit ?"
-OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ? order by at limit ?)"
+OF_JOBS = "select id from activity where job_id in ids(?1) and id <= ?2 limit ?3"
+OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ?1 order by at limit ?2 for update skip locked)"
 FORGOTTEN = "activity_forgotten"
 """The mark of the newest row of activity that is forgotten."""
-_MARK = "insert into marks values (?1, ?2) on conflict do update set value = max(value, ?2)"
+_MARK = (
+    "insert into marks values (?1, ?2) on conflict (name) do update set value = greatest(marks.value, excluded.value)"
+)
 
-OLD_AUDITS = "delete from audit where id in (select id from audit where at < ? order by at limit ?)"
+OLD_AUDITS = (
+    "delete from audit where id in (select id from audit where at < ?1 order by at limit ?2 for update skip locked)"
+)
 
-DUE_TASKS = "select id from tasks where look_at <= ? order by look_at limit ?"
-OLD_TASKS = """
-delete from tasks as t where id in (select value from json_each(?)) and not exists (
-  select 1 from json_each(t.job_ids) o join jobs j on j.id = o.value where j.finished_at is null or j.finished_at > ?)"""
-"""Those whose jobs have all ended before a moment, or are gone."""
+DUE_TASKS = "select id from tasks where look_at <= ?1 order by look_at limit ?2 for update skip locked"
 TASKS = 20
 """Tasks looked at in one transaction: each may have a thousand jobs."""
 
@@ -46,11 +46,10 @@ def prune(unit: Unit, op: Prune) -> int:
     """
     db = unit.db
     more = 0
-    ids = [row[0] for row in db.execute(OLD_JOBS, (op.before, op.limit)).fetchall()]
+    ids = [row[0] for row in db.all(OLD_JOBS, op.before, op.limit)]
     forgotten = list(op.activity)
     if ids:
-        newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
-        said = [row[0] for row in db.execute(OF_JOBS, (json_array(ids), newest - op.replayable, ROWS)).fetchall()]
+        said = [row[0] for row in db.all(OF_JOBS, db.array(ids), _forgettable(db, op.replayable), ROWS)]
         forgotten += said
         if _cleared(unit, ids, ROWS - len(said)):
             forget_jobs(unit, ids)
@@ -58,20 +57,20 @@ def prune(unit: Unit, op: Prune) -> int:
         else:
             more = op.limit
     if forgotten:
-        db.execute("delete from activity where id in (select value from json_each(?))", (json_array(forgotten),))
-        db.execute(_MARK, (FORGOTTEN, max(forgotten)))
-    lines = db.execute(OLD_LINES, (op.log_before, op.limit)).rowcount
-    audits = db.execute(OLD_AUDITS, (op.audit_before, op.limit)).rowcount
+        db.run("delete from activity where id in ids(?1)", db.array(forgotten))
+        db.run(_MARK, FORGOTTEN, max(forgotten))
+    lines = db.run(OLD_LINES, op.log_before, op.limit)
+    audits = db.run(OLD_AUDITS, op.audit_before, op.limit)
     return max(more, len(op.activity), lines, audits, op.limit if _forget_tasks(unit) else 0)
 
 
 def _forget_tasks(unit: Unit) -> bool:
     """Deletes tasks that are due to be looked at and are over; the others are looked at again later. Whether there may be more."""
-    due = [row[0] for row in unit.db.execute(DUE_TASKS, (unit.now, TASKS)).fetchall()]
+    db = unit.db
+    due = [row[0] for row in db.all(DUE_TASKS, unit.now, TASKS)]
     if due:
-        unit.db.execute(OLD_TASKS, (json_array(due), unit.now - TASK_MS))
-        later = "update tasks set look_at = ? where id in (select value from json_each(?))"
-        unit.db.execute(later, (unit.now + TASK_MS, json_array(due)))
+        db.run(db.queries.old_tasks, db.array(due), unit.now - TASK_MS)
+        db.run("update tasks set look_at = ?1 where id in texts(?2)", unit.now + TASK_MS, db.array(due))
     return len(due) == TASKS
 
 
@@ -79,16 +78,21 @@ def _cleared(unit: Unit, ids: list[int], most: int) -> bool:
     """Deletes at most so many rows of what jobs may have any number of; whether there are no more."""
     for table, key in _MANY.items():
         if most > 0:
-            found = f"select {key} from {table} where job_id in (select value from json_each(?)) limit ?"
-            most -= unit.db.execute(f"delete from {table} where ({key}) in ({found})", (json_array(ids), most)).rowcount
+            found = f"select {key} from {table} where job_id in ids(?1) limit ?2"
+            most -= unit.db.run(f"delete from {table} where ({key}) in ({found})", unit.db.array(ids), most)
     return most > 0
 
 
 def old_activity(db: Database, after: int, before: int, replayable: int, limit: int) -> list[int]:
     """The ids of rows behind `after`, from before a moment and about no job that is there, without the newest `replayable`."""
-    newest = int(db.execute("select coalesce(max(id), 0) from activity").fetchone()[0])
-    end = min(newest - replayable + 1, _first_since(db, before, newest))
-    return [row[0] for row in db.execute(OLD_ROWS, (after, end, before, limit)).fetchall()]
+    newest = int(db.all("select coalesce(max(id), 0) from activity")[0][0])
+    end = min(_forgettable(db, replayable) + 1, _first_since(db, before, newest))
+    return [row[0] for row in db.all(OLD_ROWS, after, end, before, limit)]
+
+
+def _forgettable(db: Database, replayable: int) -> int:
+    """The id of the newest row that may be forgotten where so many stay, whatever they are about; 0 for none."""
+    return max(0, db.all(db.queries.forgettable, replayable)[0][0] or 0)
 
 
 def _first_since(db: Database, moment: int, newest: int) -> int:
@@ -96,7 +100,7 @@ def _first_since(db: Database, moment: int, newest: int) -> int:
     low, high = 0, newest + 1
     while low < high:
         middle = (low + high) // 2
-        row = db.execute("select id, at from activity where id >= ? order by id limit 1", (middle,)).fetchone()
+        row = db.one("select id, at from activity where id >= ?1 order by id limit 1", middle)
         if row is not None and row[1] < moment:
             low = row[0] + 1
         else:
@@ -106,9 +110,9 @@ def _first_since(db: Database, moment: int, newest: int) -> int:
 
 def forget_jobs(unit: Unit, ids: list[int]) -> None:
     """Deletes jobs with all that belongs to them, but for their activity."""
-    gone = json_array(ids)
+    gone = unit.db.array(ids)
     for table in _BELONGING:
-        unit.db.execute(f"delete from {table} where job_id in (select value from json_each(?))", (gone,))
-    unit.db.execute("delete from jobs where id in (select value from json_each(?))", (gone,))
+        unit.db.run(f"delete from {table} where job_id in ids(?1)", gone)
+    unit.db.run("delete from jobs where id in ids(?1)", gone)
     for job_id in ids:
         unit.gone(job_id)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from oaken_jobs.errors import IdempotencyConflict
 from oaken_jobs.store.base import IDEMPOTENT_MS, Begin, Once, Settle
-from oaken_jobs.store.sqlite.unit import Unit
+from oaken_jobs.store.sql.unit import Unit
+
+_KEY = ("holder", "key")
+_COLUMNS = (*_KEY, "hash", "at", "answer")
+_FORGET = (
+    "delete from idempotency where (holder, key) in "
+    "(select holder, key from idempotency where at <= ?1 order by at limit ?2 for update skip locked)"
+)
 
 
 def recall(unit: Unit, once: Once) -> str | None:
     """The answer that was kept under this key; None where there is none. Raises `IdempotencyConflict` for another request."""
-    row = unit.db.execute(
-        "select hash, answer from idempotency where holder = ? and key = ? and at > ?",
-        (once.holder, once.key, unit.now - IDEMPOTENT_MS),
-    ).fetchone()
+    row = unit.db.one(
+        "select hash, answer from idempotency where holder = ?1 and key = ?2 and at > ?3",
+        once.holder,
+        once.key,
+        unit.now - IDEMPOTENT_MS,
+    )
     if row is None:
         return None
     if row[0] != once.hash:
@@ -25,10 +34,7 @@ def recall(unit: Unit, once: Once) -> str | None:
 
 def remember(unit: Unit, once: Once, answer: str) -> None:
     """Keeps an answer, at once, so that a repeat in the same group finds it."""
-    unit.db.execute(
-        "insert or replace into idempotency values (?, ?, ?, ?, ?)",
-        (once.holder, once.key, once.hash, unit.now, answer),
-    )
+    unit.db.replace("idempotency", _KEY, _COLUMNS, [(once.holder, once.key, once.hash, unit.now, answer)])
 
 
 def begin(unit: Unit, op: Begin) -> str | None:
@@ -44,13 +50,9 @@ def settle(unit: Unit, op: Settle) -> None:
     if op.answer is not None:
         remember(unit, op.once, op.answer)
     else:
-        unit.db.execute("delete from idempotency where holder = ? and key = ?", (op.once.holder, op.once.key))
+        unit.db.run("delete from idempotency where holder = ?1 and key = ?2", op.once.holder, op.once.key)
 
 
 def forget(unit: Unit, limit: int) -> int:
     """Drops keys that are older than a day, at most `limit`; how many."""
-    done = unit.db.execute(
-        "delete from idempotency where (holder, key) in (select holder, key from idempotency where at <= ? limit ?)",
-        (unit.now - IDEMPOTENT_MS, limit),
-    )
-    return done.rowcount
+    return unit.db.run(_FORGET, unit.now - IDEMPOTENT_MS, limit)

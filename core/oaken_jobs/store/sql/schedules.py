@@ -8,8 +8,8 @@ from oaken_jobs import cron
 from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Actor, NewJob, Schedule
 from oaken_jobs.store.base import Enqueue, Fire, FireOne, PutSchedule, RemoveSchedule
-from oaken_jobs.store.sqlite.driver import Database
-from oaken_jobs.store.sqlite.unit import SCHEDULE_COLUMNS, Unit
+from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.unit import SCHEDULE_COLUMNS, Unit
 
 LATE_MS = 10_000
 """A run so much behind its time was missed: no process was there to fire it."""
@@ -20,8 +20,8 @@ AHEAD_MS = 60_000
 
 _SAME = ("queue", "kind", "payload", "priority", "every_ms", "cron", "timezone", "owner")
 """What makes a schedule what it is; one that says the same is unchanged."""
-_AHEAD = f"select {SCHEDULE_COLUMNS} from schedules where max(anchor, coalesce(last_run, 0)) > ?"
-_DUE = f"select {SCHEDULE_COLUMNS} from schedules where next_run <= ? order by next_run, workspace, name limit ?"
+_AHEAD = f"select {SCHEDULE_COLUMNS} from schedules where greatest(anchor, coalesce(last_run, 0)) > ?1"
+_DUE = f"select {SCHEDULE_COLUMNS} from schedules where next_run <= ?1 order by next_run, workspace, name limit ?2 for update skip locked"
 
 
 def put(unit: Unit, op: PutSchedule) -> tuple[Schedule, bool]:
@@ -37,8 +37,7 @@ def put(unit: Unit, op: PutSchedule) -> tuple[Schedule, bool]:
         last_job=old.last_job if old is not None else None,
     )
     new = new._replace(next_run=cron.next_after(new, unit.now))
-    places = ", ".join("?" * len(Schedule._fields))
-    unit.db.execute(f"insert or replace into schedules ({SCHEDULE_COLUMNS}) values ({places})", new)
+    unit.db.replace("schedules", ("workspace", "name"), Schedule._fields, [new])
     unit.note_other("schedule_changed", "put", new.name, op.actor, new.workspace)
     return new, True
 
@@ -46,7 +45,7 @@ def put(unit: Unit, op: PutSchedule) -> tuple[Schedule, bool]:
 def remove(unit: Unit, op: RemoveSchedule) -> None:
     """Removes a schedule. Raises `NotFound`."""
     _found(unit, op.workspace, op.name)
-    unit.db.execute("delete from schedules where workspace = ? and name = ?", (op.workspace, op.name))
+    unit.db.run("delete from schedules where workspace = ?1 and name = ?2", op.workspace, op.name)
     unit.note_other("schedule_changed", "remove", op.name, op.actor, op.workspace)
 
 
@@ -59,7 +58,7 @@ def fire_one(unit: Unit, op: FireOne) -> tuple[Schedule, Enqueue]:
 def fire_due(unit: Unit, op: Fire) -> list[tuple[Schedule, Enqueue]]:
     """The jobs of the schedules that are due, which are moved on. Runs that were missed are one run."""
     _put_right(unit)
-    due = [Schedule._make(row) for row in unit.db.execute(_DUE, (unit.now, op.limit)).fetchall()]
+    due = [Schedule._make(row) for row in unit.db.all(_DUE, unit.now, op.limit)]
     late = sum(unit.now - one.next_run > LATE_MS for one in due)
     runs: list[tuple[Schedule, Enqueue]] = []
     for schedule in due:
@@ -67,16 +66,19 @@ def fire_due(unit: Unit, op: Fire) -> list[tuple[Schedule, Enqueue]]:
         actor = Actor("system", schedule.name, "schedule")
         job = _job(schedule, actor, key=f"schedule:{schedule.name}:{schedule.next_run}", delay_ms=delay)
         runs.append((schedule, job))
-        unit.db.execute(
-            "update schedules set next_run = ?, last_run = ? where workspace = ? and name = ?",
-            (cron.next_after(schedule, unit.now), unit.now, schedule.workspace, schedule.name),
+        unit.db.run(
+            "update schedules set next_run = ?1, last_run = ?2 where workspace = ?3 and name = ?4",
+            cron.next_after(schedule, unit.now),
+            unit.now,
+            schedule.workspace,
+            schedule.name,
         )
     return runs
 
 
 def ahead(db: Database, now: int) -> list[Schedule]:
     """Schedules that were made, or have run, at a time that has not come yet."""
-    return [Schedule._make(row) for row in db.execute(_AHEAD, (now + AHEAD_MS,)).fetchall()]
+    return [Schedule._make(row) for row in db.all(_AHEAD, now + AHEAD_MS)]
 
 
 def _put_right(unit: Unit) -> None:
@@ -85,17 +87,23 @@ def _put_right(unit: Unit) -> None:
         next_run = min(schedule.next_run, cron.next_after(schedule, unit.now))
         anchor = next_run - schedule.every_ms if schedule.every_ms is not None else unit.now
         last_run = min(schedule.last_run, unit.now) if schedule.last_run is not None else None
-        unit.db.execute(
-            "update schedules set next_run = ?, anchor = ?, last_run = ? where workspace = ? and name = ?",
-            (next_run, anchor, last_run, schedule.workspace, schedule.name),
+        unit.db.run(
+            "update schedules set next_run = ?1, anchor = ?2, last_run = ?3 where workspace = ?4 and name = ?5",
+            next_run,
+            anchor,
+            last_run,
+            schedule.workspace,
+            schedule.name,
         )
 
 
 def fired(unit: Unit, schedule: Schedule, job_id: int, actor: Actor) -> None:
     """Remembers which job a run has made."""
-    unit.db.execute(
-        "update schedules set last_job = ? where workspace = ? and name = ?",
-        (job_id, schedule.workspace, schedule.name),
+    unit.db.run(
+        "update schedules set last_job = ?1 where workspace = ?2 and name = ?3",
+        job_id,
+        schedule.workspace,
+        schedule.name,
     )
     unit.note_other("schedule_fired", "fire", schedule.name, actor, schedule.workspace)
 
@@ -119,9 +127,9 @@ def _share(schedule: Schedule, spread_ms: int) -> int:
 
 
 def _find(unit: Unit, workspace: str, name: str) -> Schedule | None:
-    row = unit.db.execute(
-        f"select {SCHEDULE_COLUMNS} from schedules where workspace = ? and name = ?", (workspace, name)
-    ).fetchone()
+    row = unit.db.one(
+        f"select {SCHEDULE_COLUMNS} from schedules where workspace = ?1 and name = ?2 for update", workspace, name
+    )
     return Schedule._make(row) if row else None
 
 

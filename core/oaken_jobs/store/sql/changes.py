@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -29,9 +29,9 @@ from oaken_jobs.store.base import (
     RevokeToken,
     Sweep,
 )
-from oaken_jobs.store.sqlite import blocked, claim, once
-from oaken_jobs.store.sqlite.prune import forget_jobs
-from oaken_jobs.store.sqlite.records import (
+from oaken_jobs.store.sql import blocked, claim, once
+from oaken_jobs.store.sql.prune import forget_jobs
+from oaken_jobs.store.sql.records import (
     clear_machine_labels,
     keep,
     queue_labels,
@@ -41,12 +41,13 @@ from oaken_jobs.store.sqlite.records import (
     token_named,
     want_retriage,
 )
-from oaken_jobs.store.sqlite.unit import ATTEMPT_COLUMNS, Unit, json_array
+from oaken_jobs.store.sql.unit import ATTEMPT_COLUMNS, Unit
 
 Change = Finish | Beat | Cancel | Answer | Adopt | Edit | Erase | RevokeToken | Sweep
 
-_ATTEMPT = f"select {ATTEMPT_COLUMNS} from attempts where job_id = ? and epoch = ?"
-_HELD = "select 1 from attempts where job_id = ? and holder = ?"
+_ATTEMPT = f"select {ATTEMPT_COLUMNS} from attempts where job_id = ?1 and epoch = ?2"
+_SPENT = ("usage", "cost_usd", "produced_by")
+_HELD = "select 1 from attempts where job_id = ?1 and holder = ?2"
 
 
 def named(ops: Iterable[Any]) -> set[int]:
@@ -110,10 +111,8 @@ class Changes:
             )
             self._unit.ended.append((job.id, job.epoch, *ending))
         if move.outcome == "asked":
-            self._unit.db.execute(
-                "insert into questions (job_id, epoch, agent, text, asked_at) values (?, ?, ?, ?, ?)",
-                (job.id, job.epoch, job.agent, op.question, self._now),
-            )
+            asked = (job.id, job.epoch, job.agent, op.question, self._now)
+            self._unit.db.insert("questions", ("job_id", "epoch", "agent", "text", "asked_at"), [asked])
             self._unit.note("question_asked", "ask", after, after, op.actor)
         self._leave(move, after)
         return move.refusal or after
@@ -121,7 +120,7 @@ class Changes:
     def _leave(self, move: moves.Move, job: Job) -> None:
         """Writes what a move leaves behind besides the job's own row."""
         if move.result_text is not None:
-            self._unit.results.append((job.id, move.result_text))
+            self._unit.results[job.id] = move.result_text
         for effect in move.effects:
             self._effect(effect, job)
 
@@ -145,7 +144,7 @@ class Changes:
 
     def _stale(self, op: Finish, job: Job | None) -> Reply:
         self._unit.flush()  # an earlier operation of this group may have ended the attempt
-        row = self._unit.db.execute(_ATTEMPT, (op.ref.job_id, op.ref.epoch)).fetchone()
+        row = self._unit.db.one(_ATTEMPT, op.ref.job_id, op.ref.epoch)
         attempt = Attempt._make(row) if row else None
         again = moves.repeat(attempt, job, op)
         if again is not None:
@@ -157,14 +156,9 @@ class Changes:
             and moves.worth_keeping(job, attempt, op)
         )
         if kept and attempt is not None:
-            self._unit.db.execute(
-                "insert into late_results values (?, ?, ?, ?, ?, ?)",
-                (attempt.job_id, attempt.epoch, op.result_text or "{}", *_spent(op.usage)),
-            )
-            self._unit.db.execute(
-                "update attempts set late_at = ? where job_id = ? and epoch = ?",
-                (self._now, attempt.job_id, attempt.epoch),
-            )
+            late = (attempt.job_id, attempt.epoch, op.result_text or "{}", *_spent(op.usage))
+            self._unit.db.insert("late_results", ("job_id", "epoch", "body", *_SPENT), [late])
+            self._unit.db.update("attempts", ("job_id", "epoch"), ("late_at",), [(*late[:2], self._now)])
         return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job), kept=kept)
 
     def _may_read(self, op: Finish | Beat, job: Job | None) -> bool:
@@ -177,7 +171,7 @@ class Changes:
             return False
         if job.actor_kind != "system" and job.actor_id == op.holder:
             return True
-        return self._unit.db.execute(_HELD, (job.id, op.holder)).fetchone() is not None
+        return self._unit.db.one(_HELD, job.id, op.holder) is not None
 
     def _beat(self, op: Beat) -> Reply:
         job = self._unit.jobs.get(op.ref.job_id)
@@ -224,21 +218,25 @@ class Changes:
         if op.epoch is not None and op.epoch != job.epoch:
             raise Conflict(f"Job {job.id} no longer asks that question; see what it asks now.", job_id=job.id)
         after = self._unit.write(job, moves.answer(job, self._now), op.actor)
-        self._unit.db.execute(
-            "update questions set answer = ?, answered_at = ?, actor_kind = ?, actor_id = ?, actor_via = ? "
-            "where id = (select max(id) from questions where job_id = ?)",
-            (op.text, self._now, *op.actor, job.id),
+        self._unit.db.run(
+            "update questions set answer = ?1, answered_at = ?2, actor_kind = ?3, actor_id = ?4, actor_via = ?5 "
+            "where id = (select max(id) from questions where job_id = ?6)",
+            op.text,
+            self._now,
+            *op.actor,
+            job.id,
         )
         return after
 
     def _adopt(self, op: Adopt) -> Reply:
         job = self._unit.known(op.job_id, op.within)
         self._unit.flush()
-        row = self._unit.db.execute(
+        row = self._unit.db.one(
             "select r.body, r.usage, r.cost_usd, r.produced_by, a.agent from late_results r join attempts a using (job_id, epoch) "
-            "where job_id = ? and epoch = ?",
-            (op.job_id, op.epoch),
-        ).fetchone()
+            "where job_id = ?1 and epoch = ?2",
+            op.job_id,
+            op.epoch,
+        )
         if row is None:
             raise NotFound(
                 f"Attempt {op.epoch} of job {job.id} left no late result. Its attempts say which did (late_result).",
@@ -250,10 +248,13 @@ class Changes:
         if move.outcome is not None and job.epoch != op.epoch:
             self._unit.end(job, move.outcome)
         self._unit.flush()
-        self._unit.db.execute(
-            "update attempts set outcome = 'adopted', ended_at = coalesce(ended_at, ?), usage = ?, cost_usd = ?, produced_by = ? "
-            "where job_id = ? and epoch = ?",
-            (self._now, *row[1:4], job.id, op.epoch),
+        self._unit.db.run(
+            "update attempts set outcome = 'adopted', ended_at = coalesce(ended_at, ?1), usage = ?2, cost_usd = ?3, produced_by = ?4 "
+            "where job_id = ?5 and epoch = ?6",
+            self._now,
+            *row[1:4],
+            job.id,
+            op.epoch,
         )
         self._leave(move, after)
         return after
@@ -277,12 +278,10 @@ class Changes:
         token = token_named(self._unit, op.name)
         if token.revoked_at is None:
             token = token._replace(revoked_at=self._now)
-            self._unit.db.execute("update tokens set revoked_at = ? where name = ?", (self._now, op.name))
-            self._unit.db.execute("delete from token_leases where token = ?", (op.name,))
+            self._unit.db.run("update tokens set revoked_at = ?1 where name = ?2", self._now, op.name)
+            self._unit.db.run("delete from token_leases where token = ?1", op.name)
             token_changed(self._unit, "revoke", token, op.actor)
-        held = self._unit.db.execute(
-            "select id from jobs where state = 'running' and holder = ?", (op.name,)
-        ).fetchall()
+        held = self._unit.db.all("select id from jobs where state = 'running' and holder = ?1", op.name)
         self._unit.load([row[0] for row in held])
         for (job_id,) in held:
             job = self._unit.jobs[job_id]
@@ -297,14 +296,16 @@ class Changes:
         """Takes back expired leases, overrules workers that would not stop, ends jobs that expired: at most `limit` of each."""
         return max(self._lose(limit), self._overrule(limit), self._expire(limit))
 
-    def _due(self, query: str, limit: int) -> list[Job]:
+    def _due(self, query: str, limit: int, due: Callable[[Job], bool]) -> list[Job]:
+        """What a query finds, if it still is as it was found, and nobody else is at it."""
         self._unit.flush()
-        ids = [row[0] for row in self._unit.db.execute(query, (self._now, limit)).fetchall()]
-        self._unit.load(ids)
-        return [self._unit.jobs[job_id] for job_id in ids]
+        ids = [row[0] for row in self._unit.db.all(query, self._now, limit)]
+        return [job for job in self._unit.take(ids) if due(job)]
 
     def _lose(self, limit: int) -> int:
-        due = self._due(claim.EXPIRED_LEASES, limit)
+        due = self._due(
+            claim.EXPIRED_LEASES, limit, lambda j: j.state == "running" and (j.lease_expires or 0) <= self._now
+        )
         for job in due:
             move = moves.lose(job, self._now, self._rules, random.random())
             self._unit.write(job, move, SYSTEM)
@@ -312,7 +313,9 @@ class Changes:
         return len(due)
 
     def _overrule(self, limit: int) -> int:
-        due = self._due(claim.OVERDUE_STOPS, limit)
+        due = self._due(
+            claim.OVERDUE_STOPS, limit, lambda j: j.state == "running" and _past(j.cancel_deadline, self._now)
+        )
         for job in due:
             move = moves.overrule(job, self._now, self._rules)
             self._unit.write(job, move, SYSTEM)
@@ -320,7 +323,7 @@ class Changes:
         return len(due)
 
     def _expire(self, limit: int) -> int:
-        due = self._due(claim.EXPIRED_JOBS, limit)
+        due = self._due(claim.EXPIRED_JOBS, limit, lambda j: j.state == "queued" and _past(j.expires_at, self._now))
         for job in due:
             self._unit.write(job, moves.expire(job, self._now, self._rules), SYSTEM)
         return len(due)
@@ -331,6 +334,7 @@ class Changes:
         """Puts jobs back, each answered at its place; of two that share a key the first one asked for wins."""
         self._unit.load({op.job_id for op in ops})
         found = [self._unit.jobs[op.job_id] for op in ops if op.job_id in self._unit.jobs]
+        self._unit.db.lock(lock_names((j.dedupe_key, j.kind, j.target) for j in found))
         by_key = live_keys(self._unit, {(j.workspace, j.dedupe_key) for j in found if j.dedupe_key is not None})
         by_target = live_targets(self._unit, {(j.workspace, j.kind, j.target) for j in found if j.target is not None})
         replies: list[Reply] = []
@@ -359,9 +363,7 @@ class Changes:
         if cleared:
             self._unit.flush()
             for table in ("results", "progress"):
-                self._unit.db.execute(
-                    f"delete from {table} where job_id in (select value from json_each(?))", (json_array(cleared),)
-                )
+                self._unit.db.run(f"delete from {table} where job_id in ids(?1)", self._unit.db.array(cleared))
         return replies
 
     def _retriaged(self, job: Job) -> dict[str, Any]:
@@ -369,7 +371,7 @@ class Changes:
         subject = job.subject
         kind = self._rules.kinds.get(job.kind)
         if subject is None and kind is not None:
-            self._unit.load_with_payloads([job.id])
+            self._unit.load_payloads([job.id])
             subject = kind.subject_of(orjson.loads(self._unit.payloads[job.id]))
             if subject is not None:
                 want_retriage(self._unit, job.workspace, subject)
@@ -392,21 +394,22 @@ class Changes:
         blocked.offer(self._unit, parents=parents)
 
 
-LIVE_KEYS = (
-    "select j.workspace, j.dedupe_key, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
-    "and j.dedupe_key = o.value ->> 1 where j.dedupe_key is not null and j.state in ('queued', 'running')"
-)
-LIVE_TARGETS = (
-    "select j.workspace, j.kind, j.target, j.id from json_each(?) o cross join jobs j on j.workspace = o.value ->> 0 "
-    "and j.kind = o.value ->> 1 and j.target = o.value ->> 2 where j.target is not null and j.state in ('queued', 'running')"
-)
+def lock_names(jobs: Iterable[tuple[str | None, str, str | None]]) -> list[str]:
+    """Under which what may not be twice is locked: of (dedupe key, kind, target), of all workspaces together."""
+    names: list[str] = []
+    for dedupe_key, kind, target in jobs:
+        if dedupe_key is not None:
+            names.append(f"dedupe {dedupe_key}")
+        if target is not None:
+            names.append(f"target {kind} {target}")
+    return names
 
 
 def live_keys(unit: Unit, keys: set[tuple[str, str]]) -> dict[tuple[Any, ...], int]:
     """By (workspace, dedupe key): the job that is live with it."""
     if not keys:
         return {}
-    rows = unit.db.execute(LIVE_KEYS, (json_array(keys),)).fetchall()
+    rows = unit.db.all(unit.db.queries.live_keys, *unit.db.columns(keys, 2))
     return {(workspace, key): job_id for workspace, key, job_id in rows}
 
 
@@ -414,8 +417,12 @@ def live_targets(unit: Unit, targets: set[tuple[str, str, str]]) -> dict[tuple[A
     """By (workspace, kind, target): the job that is live with it."""
     if not targets:
         return {}
-    rows = unit.db.execute(LIVE_TARGETS, (json_array(targets),)).fetchall()
+    rows = unit.db.all(unit.db.queries.live_targets, *unit.db.columns(targets, 3))
     return {(workspace, kind, target): job_id for workspace, kind, target, job_id in rows}
+
+
+def _past(moment: int | None, now: int) -> bool:
+    return moment is not None and moment <= now
 
 
 def _free_for(job: Job, name: str, other: int | None) -> None:

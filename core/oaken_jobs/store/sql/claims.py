@@ -12,10 +12,11 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
 from oaken_jobs.store.base import Claim, Claimed, Resume, Want
-from oaken_jobs.store.sqlite import blocked, claim, once, reads
-from oaken_jobs.store.sqlite.changes import Changes
-from oaken_jobs.store.sqlite.records import drained
-from oaken_jobs.store.sqlite.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit, json_array
+from oaken_jobs.store.sql import blocked, claim, once, reads
+from oaken_jobs.store.sql.changes import Changes
+from oaken_jobs.store.sql.claim import Filter
+from oaken_jobs.store.sql.records import drained
+from oaken_jobs.store.sql.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit
 
 CLAIM_CHARACTERS = 16 << 20
 """Payload that one claim hands out at most; who wants more asks again."""
@@ -33,6 +34,8 @@ _LOOK = 512
 """Jobs it looks at in one such round."""
 _OUT_OF_SIGHT = 5000
 """Jobs of busy keys that one claim puts out of sight; then others get their turn before it goes on."""
+_ELSEWHERE_MS = 20
+"""After which jobs that other transactions were at are looked for again: such a one may have left them as they were."""
 _HOUR_MS = 3_600_000
 _LEASED_AT_MS = 60_000
 """How exactly it is known when a kind was last leased."""
@@ -58,6 +61,10 @@ class Claims:
         self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
+        self._busy: set[blocked.Key] = set()
+        """Keys of which a job runs, of those that were looked at last."""
+        self._elsewhere: set[int] = set()
+        """Jobs that other transactions are at."""
         self._out_of_sight = 0
         """Jobs of busy keys that were hidden."""
         self._characters = 0
@@ -142,7 +149,9 @@ class Claims:
 
     def _again(self, want: Want, names: list[tuple[int, int]]) -> list[Leased]:
         """Those of the leases that were given under this key that still live."""
-        self._unit.load_with_payloads([job_id for job_id, _ in names])
+        ids = [job_id for job_id, _ in names]
+        self._unit.load(ids)
+        self._unit.load_payloads(job_id for job_id in ids if job_id in self._unit.jobs)
         found: list[Leased] = []
         for job_id, epoch in names:
             job = self._unit.jobs.get(job_id)
@@ -162,10 +171,12 @@ class Claims:
             return _NO_TOKEN
         token = self._tokens.get(want.holder)
         if token is None:
-            row = self._unit.db.execute(
-                "select revoked_at is not null or coalesce(expires_at <= ?, 0), max_leases, max_per_hour from tokens where name = ?",
-                (self._now, want.holder),
-            ).fetchone()
+            row = self._unit.db.one(
+                "select case when revoked_at is not null or expires_at <= ?1 then 1 else 0 end, max_leases, max_per_hour "
+                "from tokens where name = ?2",
+                self._now,
+                want.holder,
+            )
             token = self._tokens[want.holder] = _NO_TOKEN if row is None else _Token._make(row)
         return token
 
@@ -177,10 +188,10 @@ class Claims:
         rooms: list[int] = []
         if token.max_leases is not None:
             self._unit.flush()
-            live = self._unit.db.execute(reads.LIVE_LEASES, (want.holder, self._now)).fetchone()[0]
+            live = self._unit.db.all(reads.LIVE_LEASES, want.holder, self._now)[0][0]
             rooms.append(token.max_leases - live)
         if token.max_per_hour is not None:
-            taken, oldest = self._unit.db.execute(reads.LAST_HOUR, (want.holder, self._now)).fetchone()
+            taken, oldest = self._unit.db.all(reads.LAST_HOUR, want.holder, self._now)[0]
             rooms.append(token.max_per_hour - taken)
             if rooms[-1] <= 0:
                 self._room_at.append(oldest + _HOUR_MS)
@@ -189,10 +200,13 @@ class Claims:
     def _count(self, holder: str, leases: int) -> None:
         """Counts leases against the hour of their token."""
         db = self._unit.db
-        db.execute("delete from token_leases where token = ? and at <= ?", (holder, self._now - _HOUR_MS))
-        db.execute(
-            "insert into token_leases values (?1, ?2, ?3) on conflict do update set leases = leases + ?3",
-            (holder, self._now, leases),
+        db.run("delete from token_leases where token = ?1 and at <= ?2", holder, self._now - _HOUR_MS)
+        db.run(
+            "insert into token_leases values (?1, ?2, ?3) on conflict (token, at) "
+            "do update set leases = token_leases.leases + excluded.leases",
+            holder,
+            self._now,
+            leases,
         )
 
     def _worth_a_pick(self, want: Want) -> bool:
@@ -228,12 +242,15 @@ class Claims:
 
     def _pick(self, want: Want, left: int, look: int) -> tuple[list[int], bool]:
         """Ids of at most `left` jobs to hand out now, of the first `look` there are; and whether there is nothing behind them."""
-        lanes = claim.lanes(self._unit.db, _filter(want))
-        found = claim.pick(self._unit.db, lanes, look, self._rules.caps, self._now)
-        self._unit.load_with_payloads(found)
+        lanes = claim.lanes(self._unit.db, Filter._make(want.filter))
+        found = claim.pick(self._unit.db, lanes, look, self._rules.caps, self._now, self._elsewhere)
+        mine = [job.id for job in self._unit.take(found) if self._takeable(job)]
+        self._elsewhere.update(set(found).difference(mine))
+        self._unit.load_payloads(mine)
+        self._look_at_keys(mine)
         fit: list[int] = []
         whole = True
-        for job_id in self._within_bounds(found):
+        for job_id in self._within_bounds(mine):
             job = self._unit.jobs[job_id]
             # One that cannot be had may have kept its kind's last place from another; so those behind it are not handed out before
             # the next look, but what can be dealt with is.
@@ -242,6 +259,18 @@ class Claims:
             elif whole and len(fit) < left:
                 fit.append(job_id)
         return fit, whole and (len(fit) == left or len(fit) == len(found))
+
+    def _takeable(self, job: Job) -> bool:
+        """Whether a job still is as it was found; another transaction may have been first."""
+        return job.state == "queued" and job.blocked == FREE and job.run_at <= self._now
+
+    def _look_at_keys(self, ids: list[int]) -> None:
+        """Finds out which serial keys of these jobs are busy."""
+        jobs = (self._unit.jobs[job_id] for job_id in ids)
+        keys = {(job.workspace, job.serial_key) for job in jobs if job.serial_key is not None}
+        if keys:
+            self._unit.db.lock(blocked.lock_name(key) for _, key in keys)
+            self._busy = blocked.busy(self._unit.db, keys)
 
     def _within_bounds(self, found: list[int]) -> list[int]:
         """As many of the jobs found as one answer may still carry; at least one."""
@@ -278,13 +307,13 @@ class Claims:
             return False
         name = (job.workspace, job.serial_key)
         taken = self._keys.get(name)
-        if taken is None and not blocked.busy(self._unit.db, *name):
+        if taken is None and name not in self._busy:
             if take:
                 self._keys[name] = job.id
             return False
         self._keys.setdefault(name, 0)
         if self._unit.jobs[job.id].blocked == FREE:  # not hidden with another of its key just now
-            self._out_of_sight += blocked.hide(self._unit, *name, taken or 0)
+            self._out_of_sight += blocked.hide(self._unit, name, taken or 0)
             self._more |= self._out_of_sight > _OUT_OF_SIGHT
         return True
 
@@ -304,9 +333,10 @@ class Claims:
         known = self.leased.get(job.kind) or self._leased_kinds.get(job.kind, 0)
         if self._now - known >= _LEASED_AT_MS:
             self.leased[job.kind] = self._now
-            self._unit.db.execute(
-                "insert into leased_kinds values (?1, ?2) on conflict do update set at = max(at, ?2)",
-                (job.kind, self._now),
+            self._unit.db.run(
+                "insert into leased_kinds values (?1, ?2) on conflict (kind) do update set at = greatest(leased_kinds.at, excluded.at)",
+                job.kind,
+                self._now,
             )
         return self._leased(after)
 
@@ -328,14 +358,16 @@ class Claims:
     def _children(self, job_id: int) -> tuple[tuple[Child, ...], int]:
         """The first children of a job, and how many more there are."""
         self._unit.flush()
-        rows = self._unit.db.execute(
+        db = self._unit.db
+        rows = db.all(
             f"select {JOB_COLUMNS}, (select length(body) from results where job_id = j.id) from jobs j "
-            "where j.parent_id = ? order by j.id limit ?",
-            (job_id, CHILDREN_SHOWN),
-        ).fetchall()
+            "where j.parent_id = ?1 order by j.id limit ?2",
+            job_id,
+            CHILDREN_SHOWN,
+        )
         more = 0
         if len(rows) == CHILDREN_SHOWN:
-            total = self._unit.db.execute("select count(*) from jobs where parent_id = ?", (job_id,)).fetchone()[0]
+            total = db.all("select count(*) from jobs where parent_id = ?1", job_id)[0][0]
             more = total - CHILDREN_SHOWN
         room = min(CHILD_CHARACTERS, self._children_room)
         shown: list[int] = []
@@ -349,36 +381,46 @@ class Claims:
                 self._children_room -= size
                 shown.append(job.id)
             jobs.append((job, size is not None and not fits))
-        results: dict[int, str] = dict(
-            self._unit.db.execute(
-                "select job_id, body from results where job_id in (select value from json_each(?))",
-                (json_array(shown),),
-            ).fetchall()
-        )
+        results = reads.bodies(db, "results", shown)
         return tuple(Child(job, results.get(job.id), cut) for job, cut in jobs), more
 
     def _answers(self, job_id: int) -> tuple[Question, ...]:
-        rows = self._unit.db.execute(
-            f"select {QUESTION_COLUMNS} from questions where job_id = ? order by id desc limit ?",
-            (job_id, ANSWERS_SHOWN),
-        ).fetchall()
+        rows = self._unit.db.all(
+            f"select {QUESTION_COLUMNS} from questions where job_id = ?1 order by id desc limit ?2",
+            job_id,
+            ANSWERS_SHOWN,
+        )
         return tuple(Question._make(row) for row in reversed(rows))
 
     def _next_at(self, short: list[Want]) -> int | None:
-        times = [claim.next_run(self._unit.db, claim.lanes(self._unit.db, _filter(want)), self._now) for want in short]
-        times.append(self._unit.db.execute(claim.NEXT_EXPIRY).fetchone()[0])
+        times = [
+            claim.next_run(self._unit.db, claim.lanes(self._unit.db, Filter._make(want.filter)), self._now)
+            for want in short
+        ]
+        times.append(self._unit.db.all(claim.NEXT_EXPIRY)[0][0])
         times += self._room_at
+        if self._elsewhere:
+            times.append(self._now + _ELSEWHERE_MS)
         return min((t for t in times if t is not None), default=None)
+
+    def _holds(self, op: Resume, job: Job | None) -> bool:
+        """Whether a job still is leased to whom it was found for."""
+        found = job is not None and job.state == "running" and (job.holder, job.agent) == (op.holder, op.agent)
+        return found and job is not None and (job.lease_expires or 0) > self._now
 
     def resume(self, op: Resume) -> list[Leased]:
         """An agent's own living leases again, each under a new id; those that do not fit into one answer stay as they are."""
         self._unit.flush()
-        rows = self._unit.db.execute(
-            "select id from jobs where state = 'running' and holder = ? and agent = ? and lease_expires > ? order by id",
-            (op.holder, op.agent, self._now),
-        ).fetchall()
+        rows = self._unit.db.all(
+            "select id from jobs where state = 'running' and holder = ?1 and agent = ?2 and lease_expires > ?3 order by id",
+            op.holder,
+            op.agent,
+            self._now,
+        )
         ids = [row[0] for row in rows]
-        self._unit.load_with_payloads(ids)
+        self._unit.load(ids)
+        ids = [job_id for job_id in ids if self._holds(op, self._unit.jobs.get(job_id))]
+        self._unit.load_payloads(ids)
         ids = self._within_bounds(ids)
         found: list[Leased] = []
         nonces = moves.new_nonces(len(ids)) if ids else []
@@ -415,12 +457,3 @@ class _Told:
 
     def __init__(self, reply: list[Leased] | OakenError | None) -> None:
         self.reply = reply
-
-
-def _filter(want: Want) -> dict[str, str | None]:
-    return {
-        "queues": json_array(want.queues) if want.queues is not None else None,
-        "kinds": json_array(want.kinds) if want.kinds is not None else None,
-        "not_kinds": json_array(want.not_kinds) if want.not_kinds else None,
-        "within": want.within,
-    }

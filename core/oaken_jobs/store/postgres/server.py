@@ -1,0 +1,134 @@
+"""How a PostgreSQL server is reached: connections set up as Oaken needs them, and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from oaken_jobs.config import without_password
+from oaken_jobs.errors import ConfigError, OakenError, Unavailable
+
+
+class Connection(Protocol):
+    """What is used of asyncpg's connections, which say little of types themselves. All raise what is in `lost` when they break."""
+
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]: ...
+    async def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Any: ...
+    async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any: ...
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
+    async def add_listener(self, channel: str, callback: Callable[[Any, int, str, object], None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[[Any], None]) -> None: ...
+    def get_server_pid(self) -> int: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Pool(Protocol):
+    """The same of its pools."""
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Connection]: ...
+    async def close(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+_library: Any = asyncpg
+
+CONNECT_SECONDS = 5.0
+"""After which an attempt to connect is given up."""
+IDLE_SECONDS = 300.0
+"""After which a connection for reading that nobody uses is closed."""
+
+lost: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""Errors of a server that is away, is being restarted, or has nothing left to give; the last is one that is no longer the primary."""
+
+_SETTINGS = {"application_name": "oaken", "plan_cache_mode": "force_custom_plan", "jit": "off", "timezone": "UTC"}
+
+
+class Server:
+    """Where the database is. Nothing that it says holds the password."""
+
+    def __init__(self, url: str, *, prepared: bool) -> None:
+        """`prepared`: a connection is the same backend for as long as it lives, so statements stay prepared and settings stay set."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise ConfigError(
+                f"database.url begins with {parts.scheme or 'nothing'}://; Oaken knows postgresql://USER:PASSWORD@HOST:PORT/DATABASE. "
+                "Leave it out to keep jobs in SQLite, in the data folder."
+            )
+        self._url = url
+        self._options: dict[str, Any] = {
+            "timeout": CONNECT_SECONDS,
+            "statement_cache_size": 1024 if prepared else 0,
+            "max_cached_statement_lifetime": 0,
+            "server_settings": _SETTINGS if prepared else None,
+        }
+        self.name = without_password(url)
+
+    async def connect(self) -> Connection:
+        """A connection of its own. Raises what asyncpg raises."""
+        return await _library.connect(self._url, **self._options)
+
+    async def pool(self, size: int) -> Pool:
+        """At most so many connections, made when they are needed."""
+        return await _library.create_pool(
+            self._url,
+            min_size=0,
+            max_size=size,
+            max_inactive_connection_lifetime=IDLE_SECONDS,
+            reset=_nothing,
+            **self._options,
+        )
+
+    async def hang_up(self, connection: Connection) -> None:
+        """Closes a connection; one that does not answer is dropped."""
+        try:
+            await asyncio.wait_for(connection.close(), CONNECT_SECONDS)
+        except lost:
+            connection.terminate()
+
+    def refusal(self, error: BaseException) -> OakenError:
+        """What is wrong with a server that could not be opened, and what to do."""
+        if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+            return ConfigError(
+                f"{self.name} does not let Oaken in: {words(error)}. Check user and password in database.url."
+            )
+        if isinstance(error, asyncpg.InvalidCatalogNameError):
+            return ConfigError(
+                f"{self.name}: {words(error)}. Create it (createdb), or name another one in database.url."
+            )
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            return ConfigError(
+                f"{self.name}: {words(error)}. At its first start Oaken's user needs the right to create tables in the schema "
+                "(grant create, usage on schema public)."
+            )
+        return Unavailable(
+            f"{self.name} cannot be opened: {words(error)}. Check that it runs and can be reached from here."
+        )
+
+
+async def _nothing(connection: object) -> None:
+    """Readers leave nothing behind on a connection, so nothing has to be put back, which would cost a round trip."""
+
+
+def words(error: BaseException) -> str:
+    """What an error says, without statements and their values."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    text = str(error).strip().splitlines()
+    return text[0].rstrip(".") if text else type(error).__name__

@@ -1,0 +1,283 @@
+"""The store on PostgreSQL: a connection that writes, a pool that reads, and one that listens for other processes' commits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import asyncpg
+
+from oaken_jobs.clock import Clock, DatabaseClock
+from oaken_jobs.errors import ConfigError, OakenError, Unavailable
+from oaken_jobs.kinds import Rules
+from oaken_jobs.store.base import Op, Reply
+from oaken_jobs.store.postgres import schema
+from oaken_jobs.store.postgres.bridge import run
+from oaken_jobs.store.postgres.queries import COLUMNS, NEWEST
+from oaken_jobs.store.postgres.server import Connection, Pool, Server, lost, words
+from oaken_jobs.store.postgres.session import Session, Types
+from oaken_jobs.store.postgres.signals import Signals
+from oaken_jobs.store.sql import reads
+from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.reading import Reading
+from oaken_jobs.store.sql.transaction import Transaction
+
+log = logging.getLogger("oaken.store")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STATEMENT_SECONDS = 10.0
+"""After which a statement is given up, and its connection with it: it hangs."""
+LIST_SECONDS = 60.0
+"""The same for lists and counts."""
+TRIES = 8
+"""How often a transaction is begun that the database ends in favour of another, or that found its connection broken."""
+
+# What waits for a lock so long, or idles so long inside a transaction, holds others up: the database ends it, and it is run again. Plans
+# are made for each call, since those made for an empty table would be kept for a full one.
+_BEGIN = (
+    "begin isolation level read committed; set local lock_timeout = '5s'; set local idle_in_transaction_session_timeout = '15s'; "
+    "set local plan_cache_mode = force_custom_plan; set local jit = off"
+)
+_GIVES_WAY = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.UniqueViolationError,
+)
+"""Errors of a transaction that met another one; alone it would have gone well. (No unique key is ever broken but by two at once.)"""
+
+
+class PostgresStore(Reading):
+    """Jobs in a PostgreSQL database that any number of processes have open."""
+
+    shared = True
+
+    def __init__(self, url: str, rules: Rules, clock: Clock, *, pool_size: int = 8, listen: bool = True) -> None:
+        """`pool_size` is the most connections for reading; one more writes. With `listen` another one hears of other processes' commits at
+        once; without, for poolers in transaction mode and servers that know no LISTEN, they are looked for."""
+        self.rules = rules
+        self.moves: Counter[tuple[str, str]] = Counter()
+        self.steady = False
+        self._clock = clock
+        self._server = Server(url, prepared=listen)
+        self._pool_size = pool_size
+        self._pool: Pool | None = None
+        self._few = asyncio.Semaphore(max(1, pool_size - 2))
+        """Of the pool for lists and counts, so that what is found by a key does not wait behind them."""
+        self._writer: Connection | None = None
+        self._writing = asyncio.Lock()
+        self._signals = Signals(self._server, self._newest, listen=listen)
+        self._types: Types = {}
+        self._leased_kinds: dict[str, int] = {}
+
+    async def open(self) -> None:
+        try:
+            connection = await self._server.connect()
+            try:
+                await schema.migrate(connection, self._server.name)
+                self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
+                session = Session(connection, self._types, STATEMENT_SECONDS)
+                if isinstance(self._clock, DatabaseClock):
+                    self._clock.set(await run(session.now))
+                self._leased_kinds = await run(reads.leased_kinds, session)
+            finally:
+                await self._server.hang_up(connection)
+            self._pool = await self._server.pool(self._pool_size)
+            await self._signals.start()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            await self.close()
+            raise self._server.refusal(error) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._signals.stop()
+        pool, writer = self._pool, self._writer
+        self._pool = self._writer = None
+        if writer is not None:
+            await self._server.hang_up(writer)
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), STATEMENT_SECONDS)
+            except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                pool.terminate()
+
+    async def write(self, ops: Sequence[Op]) -> list[Reply]:
+        problem: BaseException | None = None
+        async with self._writing:
+            for tries in range(1, TRIES + 1):
+                if self._pool is None:
+                    raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+                fresh = self._writer is None or self._writer.is_closed()
+                try:
+                    return await self._write(ops)
+                except _GIVES_WAY as error:
+                    problem = error
+                    log.debug("a transaction gave way to another one: %s", type(error).__name__)
+                    await asyncio.sleep(random.uniform(0.0, 0.01 * tries))
+                except lost as error:
+                    problem = error
+                    if fresh:  # not one that had broken meanwhile
+                        break
+        assert problem is not None
+        raise _unavailable(problem) from None
+
+    async def _write(self, ops: Sequence[Op]) -> list[Reply]:
+        """The group in one transaction; where one operation breaks it, each under a savepoint. What is raised was not done, but
+        for `Unavailable`."""
+        if self._writer is None or self._writer.is_closed():
+            self._writer = await self._server.connect()
+        connection = self._writer
+        try:
+            group = _Group(connection, self._transaction)
+            await group.apply(ops)
+        except _GIVES_WAY:
+            await self._roll_back(connection)
+            raise
+        except BaseException as error:
+            if len(ops) == 1 or isinstance(error, (*lost, asyncio.CancelledError)):
+                await self._roll_back(connection)
+                raise
+            await connection.execute("rollback", timeout=STATEMENT_SECONDS)
+            try:
+                group = _Group(connection, self._transaction)
+                await group.one_by_one(ops)
+            except BaseException:
+                await self._roll_back(connection)
+                raise
+        try:
+            await connection.execute("commit", timeout=STATEMENT_SECONDS)
+        except _GIVES_WAY:
+            raise
+        except BaseException as error:
+            self._drop(connection)
+            raise Unavailable(
+                f"The outcome of this call is unknown: {words(error)}. Look before you repeat it."
+            ) from error
+        if isinstance(self._clock, DatabaseClock):
+            self._clock.set(group.now)
+        self._leased_kinds |= group.leased
+        self.moves.update(group.moved)
+        if group.told:
+            self._signals.send()
+        return group.replies
+
+    def _transaction(self, connection: Connection) -> Transaction:
+        session = Session(connection, self._types, STATEMENT_SECONDS)
+        now = session.now if isinstance(self._clock, DatabaseClock) else self._clock.now
+        return Transaction(session, now, self.rules, self._leased_kinds, RowCache())
+
+    async def _roll_back(self, connection: Connection) -> None:
+        try:
+            await connection.execute("rollback", timeout=STATEMENT_SECONDS)
+        except BaseException:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """A connection of which it is not known what it is at is not used again; without it the database ends its transaction."""
+        connection.terminate()
+        if self._writer is connection:
+            self._writer = None
+
+    async def changed(self) -> bool:
+        if self._pool is None:
+            return False
+        return await self._signals.changed()
+
+    async def _newest(self) -> int:
+        """The newest row of activity that can be read."""
+        return await self._find(lambda db: db.all(NEWEST)[0][0] or 0)
+
+    async def _find(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._on_reader(STATEMENT_SECONDS, function, *args, **kwargs)
+
+    async def _read(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._few:
+            return await self._on_reader(LIST_SECONDS, function, *args, **kwargs)
+
+    async def _on_reader(
+        self, seconds: float, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        problem: BaseException | None = None
+        for _ in range(2):  # a connection may have broken while nobody used it
+            if self._pool is None:
+                raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+            try:
+                async with self._pool.acquire(timeout=STATEMENT_SECONDS) as connection:
+                    session = Session(connection, self._types, seconds)
+                    try:
+                        return await run(function, session, *args, **kwargs)
+                    except TimeoutError:
+                        connection.terminate()
+                        raise
+            except TimeoutError as error:
+                raise _unavailable(error) from None
+            except lost as error:
+                problem = error
+            except asyncpg.PostgresError as error:
+                raise _unavailable(error) from None
+        assert problem is not None
+        raise _unavailable(problem) from None
+
+    async def backup(self, target: Path) -> None:
+        raise ConfigError(
+            f"Jobs are kept on {self._server.name}; {target} would not be a copy of that. Back it up with pg_dump, or with what your "
+            "provider has for it."
+        )
+
+    async def size(self) -> int:
+        return await self._read(lambda db: db.all("select pg_database_size(current_database())")[0][0])
+
+
+class _Group:
+    """One transaction of a store, from BEGIN to just before COMMIT."""
+
+    def __init__(self, connection: Connection, begin: Callable[[Connection], Transaction]) -> None:
+        self._connection = connection
+        self._begin = begin
+        self.replies: list[Reply] = []
+        self.leased: dict[str, int] = {}
+        self.moved: Counter[tuple[str, str]] = Counter()
+        self.told = False
+        """Whether rows of activity were written."""
+        self.now = 0
+
+    async def apply(self, ops: Sequence[Op]) -> None:
+        """All in one."""
+        await self._connection.execute(_BEGIN, timeout=STATEMENT_SECONDS)
+        await self._work(ops)
+
+    async def one_by_one(self, ops: Sequence[Op]) -> None:
+        """Each for itself, so that one that breaks leaves the others alone."""
+        await self._connection.execute(_BEGIN, timeout=STATEMENT_SECONDS)
+        for op in ops:
+            await self._connection.execute("savepoint one", timeout=STATEMENT_SECONDS)
+            try:
+                await self._work([op])
+            except (*lost, *_GIVES_WAY, asyncio.CancelledError):
+                raise
+            except BaseException as error:
+                await self._connection.execute("rollback to one", timeout=STATEMENT_SECONDS)
+                self.replies.append(error)
+            await self._connection.execute("release one", timeout=STATEMENT_SECONDS)
+
+    async def _work(self, ops: Sequence[Op]) -> None:
+        work = self._begin(self._connection)
+        self.replies += await run(work.apply, ops)
+        self.leased |= work.leased
+        self.moved.update(work.moved)
+        self.told = self.told or work.told
+        self.now = work.now
+
+
+def _unavailable(error: BaseException) -> OakenError:
+    return Unavailable(f"The database cannot answer now: {words(error)}. Try again in a few seconds.")

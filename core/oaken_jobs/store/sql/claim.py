@@ -1,0 +1,123 @@
+"""The claim by lanes. A lane is a (workspace, queue, kind, priority); the lanes are found by a loose index scan, one seek each.
+
+Cost follows the number of lanes and of jobs taken, never the number of jobs queued, capped, future or finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from oaken_jobs.store.sql.database import Database
+
+RUNNABLE = "state = 'queued' and blocked = 0"
+LANE_ORDER = "order by workspace, queue, kind, priority desc"
+IN_LANE = f"{RUNNABLE} and workspace = ?1 and queue = ?2 and kind = ?3 and priority = ?4"
+
+RUNNING = "select count(*) from jobs where state = 'running' and kind = ?1 and lease_expires > ?2"
+EXPIRED_LEASES = "select id from jobs where state = 'running' and lease_expires <= ?1 order by lease_expires limit ?2"
+OVERDUE_STOPS = (
+    "select id from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1 "
+    "order by cancel_deadline limit ?2"
+)
+EXPIRED_JOBS = "select id from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1 order by expires_at limit ?2"
+NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
+
+
+class Lane(NamedTuple):
+    workspace: str
+    queue: str
+    kind: str
+    priority: int
+
+
+class Filter(NamedTuple):
+    """What a request would take: of queues and kinds (None for any), not of these kinds, and in one workspace alone."""
+
+    queues: tuple[str, ...] | None
+    kinds: tuple[str, ...] | None
+    not_kinds: tuple[str, ...]
+    within: str | None
+
+
+def lock_name(kind: str) -> str:
+    """Under which the places of a kind with a limit are locked."""
+    return f"cap {kind}"
+
+
+def lanes(db: Database, filter: Filter) -> list[Lane]:
+    """What a request may take from, highest priority first."""
+    query = db.queries.lanes if filter.within is None else db.queries.lanes_within
+    found = db.listed(
+        query,
+        None if filter.queues is None else db.array(filter.queues),
+        None if filter.kinds is None else db.array(filter.kinds),
+        db.array(filter.not_kinds) if filter.not_kinds else None,
+        filter.within,
+    )
+    return sorted((Lane._make(lane) for lane in found), key=lambda lane: -lane.priority)
+
+
+def pick(
+    db: Database, open_lanes: Sequence[Lane], count: int, caps: dict[str, int], now: int, passed: Collection[int] = ()
+) -> list[int]:
+    """Ids of up to `count` jobs that are due, in the order they are to be handed out; of each capped kind as many as it has room, and
+    none of those that are `passed` over."""
+    room: dict[str, int] = {}
+    capped = {lane.kind for lane in open_lanes} & caps.keys()
+    db.lock(lock_name(kind) for kind in capped)
+    for kind in capped:
+        running = db.all(RUNNING, kind, now)[0][0]
+        room[kind] = max(0, caps[kind] - running)
+    over = db.array(passed)
+    taken: list[int] = []
+    # Strict priorities: lanes of a lower one are looked at only while there is something left to want.
+    for _, alike in groupby(open_lanes, key=lambda lane: lane.priority):
+        group = [lane for lane in alike if room.get(lane.kind, 1)]
+        want = count - len(taken)
+        if len(group) == 1:
+            kind = group[0].kind
+            limit = min(want, room.get(kind, want))
+            heads = db.listed(db.queries.head, *group[0], now, limit, over)
+            taken += [job_id for _, job_id in sorted(heads)]
+            if kind in room:
+                room[kind] -= len(heads)
+        elif group and (group := _leading(db, group, want, room, now, over)):
+            found = db.listed(db.queries.heads, *db.columns(group, 4), now, want, over)
+            for _, job_id, kind in sorted(found):
+                if len(taken) == count:
+                    break
+                if room.get(kind, 1):
+                    taken.append(job_id)
+                    if kind in room:
+                        room[kind] -= 1
+        if len(taken) == count:
+            break
+    return taken
+
+
+def _leading(
+    db: Database, group: Sequence[Lane], want: int, room: dict[str, int], now: int, over: object
+) -> list[Lane]:
+    """The lanes of one priority that the next `want` jobs can come from: each gives at least its first job, if its kind has
+    room, so none behind the first `want` such lanes is needed."""
+    firsts = db.listed(db.queries.firsts, *db.columns(group, 4), now, over)
+    left = dict(room)
+    leading: list[Lane] = []
+    for _, lane in sorted(
+        (tuple(first), lane) for first, lane in zip(firsts, group, strict=True) if first[0] is not None
+    ):
+        if want == 0:
+            break
+        leading.append(lane)
+        if left.get(lane.kind, 1):
+            want -= 1
+            if lane.kind in left:
+                left[lane.kind] -= 1
+    return leading
+
+
+def next_run(db: Database, open_lanes: Sequence[Lane], now: int) -> int | None:
+    """When the next job of these lanes falls due (ms); None when none is in the future."""
+    return db.all(db.queries.next_run, *db.columns(open_lanes, 4), now)[0][0]

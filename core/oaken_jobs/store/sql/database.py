@@ -1,0 +1,133 @@
+"""What the work of a transaction needs of an engine.
+
+Statements that both engines understand stand where they are used, in a dialect that each driver makes its own. Parameters are `?1`, `?2`;
+`in ids(?1)` and `in texts(?1)` look in a list, made by `array`; `greatest`, `least` and `ilike` are PostgreSQL's; `for update`, with
+`skip locked` or without, means nothing where one transaction runs at a time. Where the engines need different statements, each has its
+own in `Queries`.
+
+Functions here are plain ones. On SQLite they run on the connection's thread; on PostgreSQL each statement gives the loop its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+"""Or what can be read, compared and unpacked like one."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Statements that the engines have each in its own words. Lists of several columns go in by `Database.columns`, so the numbers of
+    parameters behind them differ."""
+
+    lanes: str
+    """The lanes (workspace, queue, kind, priority) that a request may take from; of queues, kinds, not of kinds (each a list or null),
+    and a workspace, which only `lanes_within` looks at. `listed`."""
+    lanes_within: str
+    head: str
+    """(run_at, id) of the first jobs that are due in a lane: of its four columns, now, how many, and ids to pass over. `listed`."""
+    firsts: str
+    """By lane (workspace, queue, kind, priority): [run_at, id] of its first due job or null, in the order of the lanes; then now, and ids
+    to pass over. `listed`."""
+    heads: str
+    """(run_at, id, kind) of the first due jobs of each of several lanes: of the lanes, now, how many of each, ids to pass over.
+    `listed`."""
+    next_run: str
+    """When the next job of some lanes falls due, or null: of the lanes, now."""
+    live_keys: str
+    """(workspace, dedupe key, id) of live jobs: of (workspace, dedupe key)."""
+    live_targets: str
+    """(workspace, kind, target, id) of live jobs: of (workspace, kind, target)."""
+    queue_labels: str
+    """(workspace, subject, layer, value): of (workspace, subject), then the label's key."""
+    busy_keys: str
+    """(workspace, serial key, id, agent) of running jobs: of (workspace, serial key)."""
+    firsts_of_key: str
+    """The first blocked job of a serial key in each lane: of workspace, key."""
+    hide: str
+    """Blocks the due jobs of a key: of workspace, key, now, and one that is left out. The ids."""
+    childless: str
+    """Those of some jobs (`array`) that have no child that is not final."""
+    children: str
+    """(id, live children, all children) of some jobs (`array`)."""
+    at_work: str
+    """Those of some kinds (`array`) of which a job runs."""
+    task: str
+    """A task by its id, and when one of its jobs was last changed."""
+    old_tasks: str
+    """Deletes those of some tasks (`array`) whose jobs have all ended before a moment, or are gone."""
+    activity_head: str
+    """The id up to which all rows of activity are there that ever will be; 0 for none."""
+    settled: str
+    """The condition that no row of `activity a` before this one can still come."""
+    forgettable: str
+    """The id of the newest row of activity behind so many newer ones, or null."""
+    tagged: str
+    """The condition that a job `j` has the tag `?0`."""
+    last_job: str
+    """The id of the newest job there ever was, or null."""
+    damage: str
+    """What is wrong with the database itself, a row for each thing; none where it is sound."""
+
+
+class Database(Protocol):
+    """A connection, inside a transaction or for reading. Rows are read to their end."""
+
+    queries: Queries
+    concurrent: bool
+    """Whether other transactions may write while this one does."""
+
+    def all(self, statement: str, *values: Any) -> Sequence[Row]:
+        """The rows that a statement gives."""
+        ...
+
+    def one(self, statement: str, *values: Any) -> Row | None:
+        """The first row, None for none."""
+        ...
+
+    def run(self, statement: str, *values: Any) -> int:
+        """How many rows a statement changed."""
+        ...
+
+    def listed(self, statement: str, *values: Any) -> Sequence[Row]:
+        """The rows of a statement of `Queries` that says `listed`; an engine may have it answer with one row that holds all."""
+        ...
+
+    def array(self, values: Iterable[Any]) -> Any:
+        """How a list goes into a statement."""
+        ...
+
+    def columns(self, rows: Iterable[Row], width: int) -> tuple[Any, ...]:
+        """How a list of rows goes into a statement; each engine with parameters of its own."""
+        ...
+
+    def insert(self, table: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """Adds rows in their order. Each has a value somewhere; null ones get their column's default."""
+        ...
+
+    def replace(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """As `insert`, but a row with a key that is there takes the other's place. No key comes twice."""
+        ...
+
+    def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """Sets columns of the rows found by `keys`; each of `rows` has the keys first, and is found once at most."""
+        ...
+
+    def new_job_ids(self, count: int) -> Sequence[int]:
+        """Ids for new jobs, ascending, above all there ever were. Those that are not used stay free or are lost."""
+        ...
+
+    def add_activity(self, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """Adds rows of activity; they get their ids in the order in which transactions become visible."""
+        ...
+
+    def lock(self, names: Iterable[str], shared: Iterable[str] = ()) -> None:
+        """Takes these names for the transaction, and the `shared` ones together with others that share them, waiting for who has them.
+
+        All take names in one order, so those who take at once what they need never wait for each other. Where one transaction runs at a
+        time there is nothing to do.
+        """
+        ...
