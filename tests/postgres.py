@@ -95,7 +95,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 class Server:
     """A PostgreSQL of one's own. `settings` are those of postgresql.conf.
 
-    Its data are in a short temporary folder that `close` removes. On Linux it ends with the thread that started it, also when that is
+    Its data are in a temporary folder that `close` removes. On Linux it ends with the thread that started it, also when that is
     killed.
 
         with Server() as server:
@@ -109,7 +109,7 @@ class Server:
         if binaries is None:
             raise RuntimeError(missing_binaries())
         self.settings = dict(settings)
-        self.folder = Path(tempfile.mkdtemp(prefix="oaken-pg-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="oaken-pg-", dir="/var/tmp"))  # /tmp may be in memory
         self._binaries = _reachable(binaries, self.folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._password = secrets.token_hex(16)
@@ -166,7 +166,7 @@ class Server:
             time.sleep(0.05)
 
     def _started(self, deadline: float) -> bool:
-        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder}
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
         arguments = [
             part for name, value in {**settings, **self.settings}.items() for part in ("-c", f"{name}={value}")
         ]
