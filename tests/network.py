@@ -1,14 +1,27 @@
-"""A stretch of network that can be told to lose what is sent, or to break: a proxy on loopback in front of a server there."""
+"""Ports, and a stretch of network that can be told to lose what is sent, or to break: a proxy on loopback before a server there."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
+from contextlib import closing
 from urllib.parse import urlsplit
 
 ABORTIVE = struct.pack("ii", 1, 0)
 """For SO_LINGER: who closes tells the other end that the connection is broken, not that it was ended."""
+
+
+def free_port() -> int:
+    """A port of loopback that stays free while its server is away: none of those that the system gives to clients."""
+    while True:
+        with closing(socket.socket()) as taken:
+            try:
+                taken.bind(("127.0.0.1", port := random.randint(20_000, 30_000)))
+            except OSError:
+                continue
+            return port
 
 
 class Link:

@@ -14,18 +14,20 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
+import psutil
 from filelock import FileLock
+
+from tests.network import free_port
 
 if sys.platform != "win32":
     import fcntl
@@ -113,9 +115,7 @@ class Server:
         self._binaries = _reachable(binaries, self.folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._password = secrets.token_hex(16)
-        with closing(socket.socket()) as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port: int = taken.getsockname()[1]
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -158,14 +158,6 @@ class Server:
         """Starts it, and waits until it takes connections. Raises RuntimeError with the end of its log where it does not."""
         if not self._data.exists():
             self._create()
-        deadline = time.monotonic() + PATIENCE
-        while not self._started(deadline):
-            # After a kill the last of its processes may be still about to go.
-            if "pre-existing shared memory" not in self.log()[-500:] or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
-            time.sleep(0.05)
-
-    def _started(self, deadline: float) -> bool:
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
         arguments = [
             part for name, value in {**settings, **self.settings}.items() for part in ("-c", f"{name}={value}")
@@ -178,12 +170,12 @@ class Server:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the tests
             )
-        while self._process.poll() is None and time.monotonic() < deadline:
-            if self._is_ready():
-                return True
+        deadline = time.monotonic() + PATIENCE
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
             time.sleep(0.005)
-        self.kill()
-        return False
 
     def _is_ready(self) -> bool:
         """Its own file says so; one that was killed has left the same."""
@@ -195,22 +187,29 @@ class Server:
 
     def stop(self, mode: str = "fast") -> None:
         """Stops it if it runs: `smart` waits for clients, `fast` sends them away, `immediate` leaves all as it is, to be recovered."""
-        self._end(STOPS[mode])
+        if self._process is not None:
+            self._process.send_signal(STOPS[mode])
+            self._process.wait(PATIENCE)
+            self._process = None
 
     def kill(self) -> None:
-        """Its main process is gone at once; the others notice."""
-        self._end(signal.SIGKILL)
+        """Kills all its processes, as a machine does that goes down."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            others = psutil.Process(self._process.pid).children()
+            self._process.kill()
+            for other in others:
+                with suppress(psutil.NoSuchProcess):
+                    other.kill()
+            psutil.wait_procs(others, PATIENCE)
+        self._process.wait(PATIENCE)
+        self._process = None
 
     def restart(self, mode: str = "fast") -> None:
         """Stops and starts it, on the same port."""
         self.stop(mode)
         self.start()
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(PATIENCE)
-            self._process = None
 
     def log(self) -> str:
         """What it has logged."""
