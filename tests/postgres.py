@@ -27,6 +27,7 @@ import asyncpg
 import psutil
 from filelock import FileLock
 
+from tests.hosts import Host
 from tests.network import free_port
 
 if sys.platform != "win32":
@@ -95,7 +96,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 class Server:
-    """A PostgreSQL of one's own. `settings` are those of postgresql.conf.
+    """A PostgreSQL of one's own. `settings` are those of postgresql.conf; with a host it runs there.
 
     Its data are in a temporary folder that `close` removes. On Linux it ends with the thread that started it, also when that is
     killed.
@@ -105,7 +106,7 @@ class Server:
             connection = await asyncpg.connect(server.url)
     """
 
-    def __init__(self, settings: Mapping[str, str] = DURABLE) -> None:
+    def __init__(self, settings: Mapping[str, str] = DURABLE, host: Host | None = None) -> None:
         """Raises RuntimeError where there are no binaries."""
         binaries = _installed()
         if binaries is None:
@@ -116,11 +117,13 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._password = secrets.token_hex(16)
         self.port = free_port()
+        self._host = host
+        self._address = "127.0.0.1" if host is None else host.address
 
     @property
     def url(self) -> str:
         """That of its first database, which is there for administration."""
-        return f"postgresql://oaken:{self._password}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://oaken:{self._password}@{self._address}:{self.port}/postgres"
 
     @property
     def pid(self) -> int:
@@ -144,6 +147,8 @@ class Server:
         )
         if made.returncode:
             raise RuntimeError(f"initdb failed: {made.stderr.strip()}")
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet md5\n")
 
     @property
     def _data(self) -> Path:
@@ -158,13 +163,14 @@ class Server:
         """Starts it, and waits until it takes connections. Raises RuntimeError with the end of its log where it does not."""
         if not self._data.exists():
             self._create()
-        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
+        settings = {"listen_addresses": self._address, "port": self.port, "unix_socket_directories": ""}
         arguments = [
             part for name, value in {**settings, **self.settings}.items() for part in ("-c", f"{name}={value}")
         ]
         with (self.folder / "log").open("ab") as log:
+            command = [*self._as_user("postgres"), "-D", str(self._data), *arguments]
             self._process = subprocess.Popen(
-                [*self._as_user("postgres"), "-D", self._data, *arguments],
+                self._host.command(*command) if self._host else command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
