@@ -95,6 +95,17 @@ class Hosts:
         """Everything gets to it again."""
         self._switch.run("ip", "link", "set", host._link, "up")
 
+    def part(self, one: Host, other: Host) -> None:
+        """These two do not reach each other any more, and are not told; both reach all others."""
+        for here, there in ((one, other), (other, one)):
+            nobody = ("lladdr", "02:00:00:00:00:00", "nud", "permanent")
+            here._space.run("ip", "neighbour", "replace", there.address, "dev", "eth0", *nobody)
+
+    def reunite(self, one: Host, other: Host) -> None:
+        """They reach each other again."""
+        for here, there in ((one, other), (other, one)):
+            here._space.run("ip", "neighbour", "delete", there.address, "dev", "eth0")
+
     def _plug(self, link: str) -> None:
         self._switch.run("ip", "link", "set", link, "master", "switch")
         self._switch.run("ip", "link", "set", link, "up")

@@ -26,7 +26,7 @@ print("ready", flush=True)
 while True:
     listening.accept()[0].sendall(b"hello")
 """
-ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 9), 5).recv(5).decode(), end='')"
+ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 9), 1).recv(5).decode(), end='')"
 
 
 @pytest.fixture
@@ -61,6 +61,22 @@ def test_a_host_is_reached_at_its_address_from_the_test_and_from_others_until_it
             ask(one, 0.3)
         network.join(one)
         assert ask(one, 20) == b"hello"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_two_hosts_that_are_parted_still_reach_all_others(network: Hosts) -> None:
+    one, two, three = network.add(), network.add(), network.add()
+    server = serving(one)
+    asks = {host: host.command(sys.executable, "-c", ASK, one.address) for host in (two, three)}
+    try:
+        network.part(one, two)
+        assert b"TimeoutError" in subprocess.run(asks[two], capture_output=True, timeout=30).stderr
+        assert subprocess.run(asks[three], capture_output=True, timeout=30).stdout == b"hello"
+        assert ask(one) == b"hello"
+        network.reunite(one, two)
+        assert subprocess.run(asks[two], capture_output=True, timeout=30).stdout == b"hello"
     finally:
         server.kill()
         server.communicate()
