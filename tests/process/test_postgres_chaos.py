@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,6 +29,7 @@ from tests import postgres
 from tests.contract import invariants
 from tests.network import free_port
 from tests.postgres import Server
+from tests.process import commands
 from tests.process.test_serve import clean_environ
 
 JOBS = int(os.environ.get("OAKEN_CHAOS_JOBS", "1500"))
@@ -53,12 +54,13 @@ RULES = {
 class Fleet:
     """The servers and the workers, each of which is there again soon after it was killed."""
 
-    def __init__(self, folder: Path, environ: dict[str, str], rng: random.Random) -> None:
+    def __init__(self, folder: Path, url: str, rng: random.Random) -> None:
         self._folder = folder
-        self._environ = {**clean_environ(), **RULES, **environ}
+        self._settings = {**RULES, "OAKEN_DATABASE_URL": url}
         self._rng = rng
         self._ports = [free_port() for _ in range(SERVERS)]
         self._living: dict[str, Process] = {}
+        self._coming: list[asyncio.Task[None]] = []
         self._hands = 0
         self.token = ""
         self.kills: Counter[str] = Counter()
@@ -74,20 +76,26 @@ class Fleet:
     async def begin(self) -> None:
         """All servers at once on an empty database, then the workers."""
         await asyncio.gather(*(self._start(f"server {n}") for n in range(SERVERS)))
-        self.token = await self._command("token", "create", "hand", "--role", "user", "--role", "agent")
+        self.token = await commands.token(self._folder / "server-0", self._settings, "hand")
         await asyncio.gather(*(self._start(f"worker {n}") for n in range(HANDS)))
 
     async def kill_one(self) -> None:
-        """One of them is killed, and started again; none has died by itself."""
-        self.all_live()
+        """One of those that live is killed, and begins to come back. None has died by itself."""
+        self._none_has_ended()
         name = self._rng.choice(sorted(self._living))
         process = self._living.pop(name)
         process.kill()
         await process.wait()
         self.kills[name.split()[0]] += 1
-        await self._start(name)
+        self._coming.append(asyncio.create_task(self._start(name)))
 
-    def all_live(self) -> None:
+    async def whole(self) -> None:
+        """All are there."""
+        while self._coming:
+            await self._coming.pop()
+        self._none_has_ended()
+
+    def _none_has_ended(self) -> None:
         for name, process in self._living.items():
             assert process.returncode is None, f"{name} has ended by itself: {self._log(name).read_text()[-3000:]}"
 
@@ -102,49 +110,31 @@ class Fleet:
                 assert process.returncode == (0 if kind == "server" else -signal.SIGTERM), (name, process.returncode)
 
     def abandon(self) -> None:
+        for coming in self._coming:
+            coming.cancel()
         for process in self._living.values():
             if process.returncode is None:
                 process.kill()
 
     def _log(self, name: str) -> Path:
-        return self._folder / f"{name.replace(' ', '-')}.log"
+        return commands.log_of(self._folder / name.replace(" ", "-"))
 
     async def _start(self, name: str) -> None:
         kind, number = name.split()
         begin = self._serve if kind == "server" else self._work
-        with self._log(name).open("ab") as log:
-            self._living[name] = await begin(int(number), log)
+        self._living[name] = await begin(int(number))
 
-    async def _serve(self, number: int, log: Any) -> Process:
-        """A server that is ready, with a data folder of its own."""
-        place = ["--port", str(self._ports[number]), "--data-dir", str(self._folder / f"data-{number}")]
-        process = await asyncio.create_subprocess_exec(
-            *self._oaken("serve", *place, "--no-runner"), env=self._environ, stdout=PIPE, stderr=log
-        )
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-        assert line.startswith(b"oaken ready on "), self._log(f"server {number}").read_text()[-3000:]
-        return process
+    async def _serve(self, number: int) -> Process:
+        """A server with a data folder of its own, at the address it had before."""
+        return (await commands.serve(self._folder / f"server-{number}", self._settings, self._ports[number]))[0]
 
-    async def _work(self, number: int, log: Any) -> Process:
+    async def _work(self, number: int) -> Process:
         self._hands += 1
-        environ = {**self._environ, "OAKEN_URL": self.urls[number % SERVERS], "OAKEN_TOKEN": self.token}
+        environ = {**clean_environ(), "OAKEN_URL": self.urls[number % SERVERS], "OAKEN_TOKEN": self.token}
         name, told = f"hand-{self._hands}", self._folder / f"told-{self._hands}"
         command = [sys.executable, "-m", "tests.process.hand", name, str(told), str(HANDFUL)]
-        return await asyncio.create_subprocess_exec(*command, env=environ, stdout=DEVNULL, stderr=log)
-
-    async def _command(self, *arguments: str) -> str:
-        """What a command of Oaken prints."""
-        place = {"OAKEN_DATA_DIR": str(self._folder / "data-0")}
-        process = await asyncio.create_subprocess_exec(
-            *self._oaken(*arguments), env={**self._environ, **place}, stdout=PIPE
-        )
-        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-        assert process.returncode == 0, arguments
-        return out.decode().strip()
-
-    def _oaken(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "oaken_app.main", *arguments]
+        with self._log(f"worker {number}").open("ab") as log:
+            return await asyncio.create_subprocess_exec(*command, env=environ, stdout=DEVNULL, stderr=log)
 
 
 class Load:
@@ -207,10 +197,11 @@ async def chaos(fleet: Fleet, database: Server, load: Load, probe: Probe) -> Non
         await fleet.kill_one()
         share = len(load.taken) / JOBS
         if restarts and (adding.done() or share > 1 - (len(restarts) - 0.5) / len(RESTARTS)):
+            await fleet.whole()  # what begins without a database may say so and end
             await restart(database, restarts.pop(0), probe)
         await asyncio.sleep(due - time.monotonic())
     await adding
-    fleet.all_live()
+    await fleet.whole()
 
 
 async def restart(database: Server, how: str, probe: Probe) -> None:
@@ -286,7 +277,7 @@ async def test_servers_workers_and_postgresql_itself_may_die_all_the_time_and_no
     began = time.monotonic()
     with Server() as database:
         database.start()
-        fleet = Fleet(tmp_path, {"OAKEN_DATABASE_URL": database.url}, random.Random(SEED))
+        fleet = Fleet(tmp_path, database.url, random.Random(SEED))
         load, probe = Load(fleet), Probe(fleet)
         try:
             await fleet.begin()
