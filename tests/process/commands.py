@@ -6,6 +6,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.hosts import Host
@@ -32,8 +33,13 @@ async def serve(
             *command, env=_environ(folder, settings), stdout=PIPE, stderr=log
         )
     assert process.stdout is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode()
-    assert line.startswith(READY), log_of(folder).read_text()[-3000:]
+    try:
+        line = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode()
+        assert line.startswith(READY), log_of(folder).read_text()[-3000:]
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        raise
     return process, line.removeprefix(READY).strip()
 
 

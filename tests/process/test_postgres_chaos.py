@@ -6,7 +6,6 @@ What callers were told is held against the database afterwards. `OAKEN_CHAOS_JOB
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import random
@@ -24,6 +23,7 @@ import httpx2
 import psycopg
 import pytest
 
+from oaken_jobs.core import Core
 from oaken_swarm import Client
 from tests import postgres
 from tests.contract import invariants
@@ -266,7 +266,7 @@ def judge(url: str, taken: dict[int, str], told: dict[int, str]) -> None:
 
 
 MISSING = postgres.missing_binaries() or (
-    None if importlib.util.find_spec("oaken_jobs.store.postgres") else "Oaken has no engine for PostgreSQL yet"
+    None if hasattr(Core, "on_database") else "Oaken has no engine for PostgreSQL yet"
 )
 
 

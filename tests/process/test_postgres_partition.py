@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from oaken_jobs.core import Core
 from oaken_jobs.errors import LeaseLost, Unavailable
 from oaken_swarm import Client
 from tests import hosts, postgres
@@ -26,7 +26,7 @@ from tests.process import commands
 from tests.service import eventually
 
 MISSING = postgres.missing_binaries() or (
-    None if importlib.util.find_spec("oaken_jobs.store.postgres") else "Oaken has no engine for PostgreSQL yet"
+    None if hasattr(Core, "on_database") else "Oaken has no engine for PostgreSQL yet"
 )
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
 
