@@ -34,6 +34,7 @@ bench: .venv/.ready
 	$(BIN)/python -m benchmarks.claim
 	$(BIN)/python -m benchmarks.wake
 	$(BIN)/python -m benchmarks.contention
+	$(BIN)/python -m benchmarks.postgres
 	$(BIN)/python -m benchmarks.http
 	$(BIN)/python -m benchmarks.mcp
 	$(BIN)/python -m benchmarks.crowd

@@ -194,18 +194,23 @@ def cycles(count: int) -> Callable[[Core, float], Any]:
     return work
 
 
-async def _batches(core: Core, until: float) -> int:
-    async def caller() -> int:
-        done = 0
-        while time.perf_counter() < until:
-            await core.jobs.enqueue_many(WHO, [NewJobRequest(kind="bench", payload=PAYLOAD) for _ in range(100)])
-            leases = await core.jobs.lease(WHO, max=100)
-            ops = [core.jobs.complete_op(WHO, lease.lease_id, {"ok": True}) for lease in leases]
-            await core.jobs.finish_many(WHO, ops)
-            done += len(leases)
-        return done
+def batches(count: int) -> Callable[[Core, float], Any]:
+    """So many callers that enqueue, lease and complete a hundred jobs a call until a moment; how many cycles they did."""
 
-    return sum(await asyncio.gather(caller(), caller()))
+    async def work(core: Core, until: float) -> int:
+        async def caller() -> int:
+            done = 0
+            while time.perf_counter() < until:
+                await core.jobs.enqueue_many(WHO, [NewJobRequest(kind="bench", payload=PAYLOAD) for _ in range(100)])
+                leases = await core.jobs.lease(WHO, max=100)
+                ops = [core.jobs.complete_op(WHO, lease.lease_id, {"ok": True}) for lease in leases]
+                await core.jobs.finish_many(WHO, ops)
+                done += len(leases)
+            return done
+
+        return sum(await asyncio.gather(*(caller() for _ in range(count))))
+
+    return work
 
 
 def _threads(count: int, seconds: float, cycle: Callable[[], None]) -> float:
@@ -285,7 +290,7 @@ def main() -> None:
     cases: dict[str, Callable[[Path], float]] = {"bound": lambda f: _bound(f, seconds)}
     for count in WANTED:
         cases[f"{count} callers"] = lambda f, n=count: uvloop.run(_on_core(f, seconds, cycles(n)))
-    cases["batches of 100"] = lambda f: uvloop.run(_on_core(f, seconds, _batches))
+    cases["batches of 100"] = lambda f: uvloop.run(_on_core(f, seconds, batches(2)))
     for threads in (1, 64):
         cases[f"huey, {threads} threads"] = lambda f, n=threads: _huey(f, seconds, n)
         cases[f"litequeue, {threads} threads"] = lambda f, n=threads: _litequeue(f, seconds, n, True)

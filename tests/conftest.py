@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oaken_jobs.core import Core
+from tests import postgres
 from tests.service import RULES, Service, serve
 
 # No test writes into the keyring of whoever runs it, nor do the processes it starts.
@@ -37,6 +38,24 @@ async def server(core: Core) -> AsyncIterator[Service]:
     service = await serve(core)
     yield service
     await service.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A PostgreSQL that this run's processes share; `postgres.fresh` makes databases on it."""
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    folder = tmp_path_factory.getbasetemp()
+    # A process of pytest-xdist has a folder of its own inside the run's.
+    with postgres.shared(folder.parent if hasattr(request.config, "workerinput") else folder) as url:
+        yield url
+
+
+@pytest.fixture
+async def database_url(postgres_url: str) -> AsyncIterator[str]:
+    """An empty PostgreSQL database of the test's own."""
+    async with postgres.fresh(postgres_url) as url:
+        yield url
 
 
 @pytest.hookimpl(wrapper=True)
