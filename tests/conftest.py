@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,13 +44,33 @@ async def server(core: Core) -> AsyncIterator[Service]:
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A PostgreSQL that this run's processes share; `postgres.fresh` makes databases on it."""
+    """A PostgreSQL of this process's own; `postgres.fresh` makes databases on it. With other processes' transactions on it, a follower
+    would hear of a change when theirs have ended, too, and a test could not say when."""
     if reason := postgres.missing():
         pytest.skip(reason)
-    folder = tmp_path_factory.getbasetemp()
-    # A process of pytest-xdist has a folder of its own inside the run's.
-    with postgres.shared(folder.parent if hasattr(request.config, "workerinput") else folder) as url:
+    with postgres.shared(tmp_path_factory.getbasetemp()) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def oaken_database(postgres_url: str) -> Iterator[str]:
+    """A database with Oaken's tables, for tests that follow each other."""
+
+    async def make() -> tuple[AbstractAsyncContextManager[str], str]:
+        made = postgres.fresh(postgres_url)
+        return made, await made.__aenter__()
+
+    with asyncio.Runner() as runner:
+        made, url = runner.run(make())
+        yield url
+        runner.run(made.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def emptied_url(oaken_database: str) -> str:
+    """A PostgreSQL database of the test's own with Oaken's tables and nothing in them, in a few milliseconds."""
+    await postgres.empty(oaken_database)
+    return oaken_database
 
 
 @pytest.fixture

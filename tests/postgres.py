@@ -282,6 +282,23 @@ def _keep(folder: Path) -> None:
         address.unlink(missing_ok=True)
 
 
+EMPTY = """
+select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid();
+do $$ declare name text; begin
+  for name in select tablename from pg_tables where schemaname = 'public' and tablename <> 'oaken_schema' loop
+    execute 'delete from ' || name;
+  end loop;
+  for name in select sequencename from pg_sequences where schemaname = 'public' loop
+    perform setval(name, 1, false);
+  end loop;
+end $$"""
+
+
+async def empty(database: str) -> None:
+    """Takes everything out of a database of Oaken's but the tables themselves, and everybody off it."""
+    await _tell(database, EMPTY)
+
+
 @asynccontextmanager
 async def fresh(server: str) -> AsyncIterator[str]:
     """The address of a new, empty database on this server; dropped afterwards, whoever is still connected."""

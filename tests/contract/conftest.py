@@ -8,22 +8,35 @@ from pathlib import Path
 import pytest
 
 from oaken_jobs.clock import FakeClock
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
-from oaken_jobs.kinds import Rules
 from tests.contract.world import RULES, World
 
-ENGINES = ["sqlite"]
+ENGINES = ["sqlite", "postgres"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test of what one engine alone has says so: `@pytest.mark.engine("sqlite")`."""
+    items[:] = [item for item in items if _concerns(item)]
+
+
+def _concerns(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("engine")
+    run = getattr(item, "callspec", None)
+    return mark is None or run is None or run.params.get("database") in (None, mark.args[0])
 
 
 @pytest.fixture(params=ENGINES)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+def database(request: pytest.FixtureRequest) -> DatabaseSettings:
+    """Where the test keeps its jobs: in its folder, or in an empty PostgreSQL database."""
+    return DatabaseSettings(url=None if request.param == "sqlite" else request.getfixturevalue("emptied_url"))
+
+
+@pytest.fixture
+async def world(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[World]:
     clock = FakeClock()
-
-    async def open_core(rules: Rules) -> Core:
-        core = Core.on_folder(tmp_path, rules, "serve", clock)
-        await core.open()
-        return core
-
-    found = World(await open_core(RULES), clock, open_core)
+    core = Core.on_folder(tmp_path, RULES, "serve", clock, database=database)
+    await core.open()
+    found = World(core, clock, tmp_path, database)
     yield found
-    await found.core.close()
+    await found.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from oaken_jobs.errors import Conflict, Forbidden, NotFound
@@ -91,11 +89,7 @@ async def test_what_has_ended_can_be_erased_with_all_that_belongs_to_it(world: W
     with pytest.raises(NotFound):
         await world.job(job.id)
 
-    def everything(database: Any) -> str:
-        tables = [row[0] for row in database.execute("select name from sqlite_master where type = 'table'").fetchall()]
-        return repr([database.execute(f"select * from {table}").fetchall() for table in tables])
-
-    assert "private" not in await world.core.store._find(everything)  # type: ignore[attr-defined]
+    assert "private" not in repr([world.raw.execute(f"select * from {table}").fetchall() for table in world.tables])
     assert await verbs(world, job.id) == ["enqueue", "claim", "progress", "complete", "erase"]
     page = await world.jobs.events(VIEWER, after="0")
     assert (page.resync, page.events[-1].verb, page.events[-1].job_kind) == (False, "erase", None)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,14 +28,10 @@ from tests.contract.world import AGENT, ME, OTHER, TWIN, World, until
 needs_serial_keys = pytest.mark.skipif("serial_key" not in NewJobRequest.model_fields, reason="no serial keys yet")
 
 
-def folder(world: World) -> Path:
-    return world.core.store.path.parent  # type: ignore[attr-defined]
-
-
 @pytest.fixture
 async def neighbour(world: World) -> AsyncIterator[Core]:
     """Another process on the same data, as far as the store can tell."""
-    core = Core.on_folder(folder(world), world.jobs.rules, "cli", world.clock)
+    core = world.another("cli")
     await core.open()
     yield core
     await core.close()
@@ -408,7 +403,7 @@ async def test_a_job_that_kills_its_workers_ends_and_holds_nobody_up(world: Worl
 async def test_the_wait_after_the_ten_thousandth_attempt_is_the_longest_there_is(world: World) -> None:
     """Twice as long each time was more than a number could hold at attempt 310."""
     job = await world.add(max_attempts=10_000)
-    database = driver.sqlite3.connect(folder(world) / "core.db", isolation_level=None)  # type: ignore[attr-defined]
+    database = driver.sqlite3.connect(world.folder / "core.db", isolation_level=None)  # type: ignore[attr-defined]
     database.execute("update jobs set attempts = 9998 where id = ?", (job.id,))
     database.close()
     after = await world.jobs.fail(AGENT, (await world.take()).lease_id, "again")
@@ -580,7 +575,7 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
     lost = await world.add()
     await world.take(lease_seconds=1)
     await world.core.maintenance.start()
-    holder = driver.sqlite3.connect(folder(world) / "core.db", isolation_level=None)  # type: ignore[attr-defined]
+    holder = driver.sqlite3.connect(world.folder / "core.db", isolation_level=None)  # type: ignore[attr-defined]
     holder.execute("begin immediate")
     with pytest.raises(Unavailable, match="locked"):
         await world.add()

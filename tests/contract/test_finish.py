@@ -604,11 +604,9 @@ async def test_what_an_agent_does_counts_for_the_instance_that_leased_although_i
     assert [(row.agent, row.leased, row.succeeded) for row in await world.jobs.agents(ME)] == [("worker/a", 1, 1)]
 
 
+@pytest.mark.engine("sqlite")  # of PostgreSQL's servers one stands in for another
 async def test_a_server_gives_leases_a_grace_at_its_start_although_a_runner_lives(world: World) -> None:
-    from oaken_jobs.core import Core
-
-    folder = world.core.store.path.parent  # type: ignore[attr-defined]
-    runner = Core.on_folder(folder, world.jobs.rules, "runner", world.clock)
+    runner = world.another("runner")
     await runner.open()
     await runner.maintenance.start()
     await world.add()

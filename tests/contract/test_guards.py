@@ -21,7 +21,7 @@ from tests.contract.world import AGENT, ME, OTHER, RUNNER, TWIN, World, until
 
 
 def _sound(world: World) -> None:
-    invariants.check(world.core.store.path, world.jobs.rules.caps)  # type: ignore[attr-defined]
+    invariants.check(world.raw, world.jobs.rules.caps)
 
 
 async def _late(world: World, **fields: Any) -> Leased:

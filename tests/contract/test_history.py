@@ -312,12 +312,11 @@ async def test_revoking_a_token_while_its_job_is_asked_to_stop_ends_the_job_prop
 
 
 async def test_a_token_revoked_by_another_process_leases_nothing_more(world: World) -> None:
-    from oaken_jobs.core import Core
 
     _, secret = await world.core.tokens.create(ME.actor, "bob", ["agent"])
     who = await world.core.tokens.authenticate(secret, "http")
     await world.add()
-    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    other = world.another("cli")
     await other.open()
     await other.tokens.revoke(ME.actor, "bob")
     assert await world.jobs.lease(who) == [], "let in by what this process remembered"
@@ -328,11 +327,10 @@ async def test_a_token_revoked_by_another_process_leases_nothing_more(world: Wor
 
 
 async def test_a_token_made_by_another_process_is_taken_at_once(world: World) -> None:
-    from oaken_jobs.core import Core
 
     _, first = await world.core.tokens.create(ME.actor, "first", ["agent"])
     await world.core.tokens.authenticate(first, "http")
-    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    other = world.another("cli")
     await other.open()
     _, second = await other.tokens.create(ME.actor, "second", ["agent"])
     world.clock.advance(0.05)

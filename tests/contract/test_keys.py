@@ -193,8 +193,7 @@ async def test_old_keys_are_forgotten_by_the_sweep(world: World) -> None:
     await world.enqueue(idempotency_key="i")
     world.clock.advance(86_401)
     await world.tick()
-    rows = await world.core.store._find(lambda db: db.execute("select count(*) from idempotency").fetchone())
-    assert rows == (0,)
+    assert world.raw.execute("select count(*) from idempotency").fetchone() == (0,)
 
 
 # Idempotency keys of a lease.

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import NewJobRequest
@@ -210,7 +209,7 @@ async def test_a_newcomer_does_not_overtake_who_waited_longer_for_what_another_p
     await waiting
     waiting = asyncio.ensure_future(world.jobs.lease(AGENT, wait_seconds=60))
     await until(lambda: any(w.asked for w in world.core.dispatch._waiters))
-    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "cli", world.clock)  # type: ignore[attr-defined]
+    other = world.another("cli")
     await other.open()
     await other.jobs.enqueue(ME, NewJobRequest(kind="work"))
     await other.close()

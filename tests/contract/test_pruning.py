@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sqlite3
 from typing import Any
 
 import pytest
@@ -20,8 +19,7 @@ OF_JOBS = ("jobs", "payloads", "results", "attempts", "progress", "questions", "
 
 
 async def rows(world: World, table: str) -> int:
-    found = await world.core.store._find(lambda db: db.execute(f"select count(*) from {table}").fetchone())
-    return found[0]
+    return world.raw.execute(f"select count(*) from {table}").fetchone()[0]
 
 
 async def ended(world: World, **fields: Any) -> int:
@@ -115,12 +113,10 @@ async def test_of_a_job_with_thousands_of_rows_few_go_at_a_time_and_all_in_the_e
         "insert into activity (at, event, verb, job_id, actor_kind, actor_id, actor_via) "
         "select 0, 'job_progress', 'progress', 1 + n % 3, 'agent', 'a', 'http' from c",
     ]
-    with sqlite3.connect(world.core.store.path) as database:
-        for insert in fill:
-            into, _, rest = insert.partition("select")
-            numbers = f"with recursive c(n) as (select 1 union all select n + 1 from c where n < {many})"
-            database.execute(f"{into} {numbers} select {rest}")
-    database.close()
+    for insert in fill:
+        into, _, rest = insert.partition("select")
+        numbers = f"with recursive c(n) as (select 1 union all select n + 1 from c where n < {many})"
+        world.alter(f"{into} {numbers} select {rest}")
     counts = [await total(world)]
     real = world.core.commit.call
 

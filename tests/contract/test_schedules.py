@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from oaken_jobs import cron
-from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, PayloadInvalid
 from oaken_jobs.model import Job, Schedule
 from oaken_jobs.requests import ScheduleRequest
@@ -106,7 +105,7 @@ async def test_run_now_leaves_the_next_run_alone(world: World) -> None:
 async def test_a_slot_is_fired_once_by_two_that_fire_at_once(world: World, tmp_path: Any) -> None:
     for n in range(30):
         await put(world, f"s{n}")
-    other = Core.on_folder(world.core.store.path.parent, world.jobs.rules, "serve", world.clock)  # type: ignore[attr-defined]
+    other = world.another("serve")
     await other.open()
     for _ in range(3):
         world.clock.advance(60)
@@ -119,14 +118,11 @@ async def test_a_slot_is_fired_once_by_two_that_fire_at_once(world: World, tmp_p
 async def test_ten_thousand_schedules_due_at_once_fire_once_each_and_are_spread_where_they_are_late(
     world: World,
 ) -> None:
-    template = (await put(world)).schedule
-    rows = [template._replace(name=f"many-{n}") for n in range(10_000)]
-
-    def fill(database: Any) -> None:
-        places = ", ".join("?" * len(Schedule._fields))
-        database.executemany(f"insert into schedules ({', '.join(Schedule._fields)}) values ({places})", rows)
-
-    await world.core.store._writer.run(fill)
+    await put(world)
+    columns = ", ".join(Schedule._fields)
+    copied = columns.replace("name", "'many-' || n", 1)
+    numbers = "with recursive c(n) as (select 0 union all select n + 1 from c where n < 9999)"
+    world.alter(f"insert into schedules ({columns}) {numbers} select {copied} from schedules, c")
     world.clock.advance(60)
     await world.core.scheduler.tick()
     assert (await world.core.store.counts())[0].jobs == 10_001
@@ -141,8 +137,7 @@ async def test_ten_thousand_schedules_due_at_once_fire_once_each_and_are_spread_
 
 
 async def _run_ats(world: World) -> set[int]:
-    rows = await world.core.store._find(lambda db: db.execute("select run_at from jobs").fetchall())
-    return {row[0] for row in rows}
+    return {row[0] for row in world.raw.execute("select run_at from jobs").fetchall()}
 
 
 async def test_a_job_that_still_waits_does_not_keep_the_next_slot_from_its_own(world: World) -> None:

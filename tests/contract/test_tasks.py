@@ -22,8 +22,7 @@ async def made(world: World, who: Principal = ME, jobs: int = 1) -> Task:
 
 
 async def kept(world: World) -> int:
-    found = await world.core.store._find(lambda db: db.execute("select count(*) from tasks").fetchone())
-    return found[0]
+    return world.raw.execute("select count(*) from tasks").fetchone()[0]
 
 
 async def test_a_task_outlives_a_restart_and_stands_as_its_jobs_do(world: World) -> None:

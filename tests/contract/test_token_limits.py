@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,15 @@ import pytest
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from oaken_jobs.model import Limits, Principal
-from tests.contract.world import AGENT, ME, RULES, World, until
+from tests.contract.world import AGENT, ME, World, until
 
 HOUR = 3600
 
 
 @pytest.fixture
-async def other(world: World, tmp_path: Path) -> AsyncIterator[Core]:
+async def other(world: World) -> AsyncIterator[Core]:
     """Another process on the same database."""
-    core = Core.on_folder(tmp_path, RULES, "serve", world.clock)
+    core = world.another("serve")
     await core.open()
     yield core
     await core.close()

@@ -14,6 +14,7 @@ import pytest
 
 from oaken_jobs import trace as trace_module
 from oaken_jobs.clock import FakeClock
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Forbidden, InvalidRequest, LeaseLost, OakenError, ResultInvalid, TooLarge
 from oaken_jobs.handlers import Handlers
@@ -23,7 +24,6 @@ from oaken_jobs.model import Actor, Principal, Usage
 from oaken_jobs.requests import TraceRow
 from oaken_jobs.runner import Runner
 from oaken_jobs.trace import Recorder
-from tests.contract.conftest import ENGINES
 from tests.contract.world import AGENT, ME, OTHER, RULES, VIEWER, World
 
 ADMIN = Principal(Actor("user", "boss", "http"), frozenset({"admin"}))
@@ -36,6 +36,13 @@ class Traced(World):
     """A world whose journal is at hand."""
 
     journal: Journal
+    recording: bool
+
+    def another(self, role: str, rules: Rules | None = None) -> Core:
+        trace = Recorder(self.journal, self.clock, recording=self.recording, keep_days=30)
+        return Core.on_folder(
+            self.folder, rules or self.jobs.rules, role, self.clock, database=self.database, trace=trace
+        )
 
     def rows(self, **fields: Any) -> list[dict[str, Any]]:
         """Oldest first, those that have these fields."""
@@ -46,29 +53,26 @@ class Traced(World):
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=ENGINES)
-async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+@pytest.fixture
+async def make(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Make]:
     """Opens worlds on one folder, recording or not."""
     opened: list[World] = []
 
     async def made(*, recording: bool = True, max_bytes: int = 1 << 20) -> Traced:
         clock = FakeClock()
         journal = Journal(tmp_path / "trace.jsonl", max_bytes, 5)
-
-        async def open_core(rules: Rules) -> Core:
-            trace = Recorder(journal, clock, recording=recording, keep_days=30)
-            core = Core.on_folder(tmp_path, rules, "serve", clock, trace=trace)
-            await core.open()
-            return core
-
-        world = Traced(await open_core(RULES), clock, open_core)
+        trace = Recorder(journal, clock, recording=recording, keep_days=30)
+        core = Core.on_folder(tmp_path, RULES, "serve", clock, database=database, trace=trace)
+        await core.open()
+        world = Traced(core, clock, tmp_path, database)
         world.journal = journal
+        world.recording = recording
         opened.append(world)
         return world
 
     yield made
     for world in opened:
-        await world.core.close()
+        await world.close()
 
 
 @pytest.fixture

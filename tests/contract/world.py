@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from oaken_jobs import pipeline
 from oaken_jobs.clock import FakeClock
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
+from oaken_jobs.files import DATABASE
 from oaken_jobs.kinds import Kind, Rules, Schema
 from oaken_jobs.model import Actor, Enqueued, Job, Leased, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.routing import QueueRule
+from oaken_jobs.store.sqlite.driver import sqlite3
+from tests.contract.invariants import connect
 
 ME = Principal(Actor("user", "me", "http"), frozenset({"user", "agent"}))
 VIEWER = Principal(Actor("user", "viewer", "http"), frozenset({"viewer"}))
@@ -46,10 +54,49 @@ RULES = Rules(kinds=KINDS, queues=QUEUES, backoff_jitter=0.0)
 class World:
     """A core under test, with short words for what tests do all the time."""
 
-    def __init__(self, core: Core, clock: FakeClock, reopen: Callable[[Rules], Awaitable[Core]]) -> None:
+    def __init__(self, core: Core, clock: FakeClock, folder: Path, database: DatabaseSettings) -> None:
         self.core = core
         self.clock = clock
-        self._reopen = reopen
+        self.folder = folder
+        self.database = database
+        self._looking: Any = None
+
+    def another(self, role: str, rules: Rules | None = None) -> Core:
+        """The core of another process on the same database, not open yet."""
+        return Core.on_folder(self.folder, rules or self.jobs.rules, role, self.clock, database=self.database)
+
+    @property
+    def raw(self) -> Any:
+        """The database as it is, on a connection of the engine's own library that only looks: `execute(sql).fetchall()`."""
+        if self._looking is None:
+            url = self.database.url
+            self._looking = connect(self.folder / DATABASE) if url is None else psycopg.connect(url, autocommit=True)
+        return self._looking
+
+    @property
+    def event_ids(self) -> list[int]:
+        """Of all events there are."""
+        return [row[0] for row in self.raw.execute("select id from activity order by id").fetchall()]
+
+    @property
+    def tables(self) -> list[str]:
+        """All there are."""
+        sqlite = "select name from sqlite_master where type = 'table'"
+        named = sqlite if self.database.url is None else "select tablename from pg_tables where schemaname = 'public'"
+        return [row[0] for row in self.raw.execute(named).fetchall()]
+
+    def alter(self, *statements: str) -> None:
+        """Changes the database behind Oaken's back."""
+        url = self.database.url
+        database = sqlite3.connect(self.folder / DATABASE) if url is None else psycopg.connect(url)
+        with closing(database), database:
+            for statement in statements:
+                database.execute(statement)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.close()
+        await self.core.close()
 
     @property
     def jobs(self) -> Any:
@@ -59,7 +106,8 @@ class World:
         """Closes everything and opens the same database again, by changed rules where given."""
         changed = replace(self.core.jobs.rules, **rules)
         await self.core.close()
-        self.core = await self._reopen(changed)
+        self.core = self.another("serve", changed)
+        await self.core.open()
 
     async def add(self, kind: str = "work", who: Principal = ME, **fields: Any) -> Job:
         enqueued = await self.enqueue(kind, who, **fields)

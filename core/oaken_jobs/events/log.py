@@ -53,7 +53,7 @@ class EventLog(Loop):
         head = await self._store.activity_head()
         cursor = await asyncio.to_thread(self._last)
         if cursor is None or cursor > head:  # a new file, or one of another database
-            cursor = max(0, head - self._replayable)
+            cursor = await self._store.activity_behind(self._replayable)
         while True:
             rows = await self._store.activity(cursor, PAGE)
             if rows:
@@ -61,7 +61,7 @@ class EventLog(Loop):
                 await asyncio.to_thread(self._journal.append, lines)
                 cursor = rows[-1].id
             if len(rows) < PAGE:
-                self._written = cursor
+                self._written = max(cursor, head)
                 return
 
     def _last(self) -> int | None:

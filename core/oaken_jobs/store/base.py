@@ -767,6 +767,10 @@ class Store(Protocol):
         newest `replayable`."""
         ...
 
+    async def activity_behind(self, newest: int) -> int:
+        """The cursor behind which come the newest so many rows; 0 where there are not more."""
+        ...
+
     async def activity_forgotten(self) -> int:
         """The cursor up to which rows may be missing, since old ones are forgotten."""
         ...

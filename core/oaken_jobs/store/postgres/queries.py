@@ -113,7 +113,7 @@ delete from tasks t where id = any($1::text[]) and not exists (
   where j.finished_at is null or j.finished_at > $2)""",
     activity_head=f"select {_UNSETTLED} - 1",
     settled=f"a.id < {_UNSETTLED}",
-    forgettable="select max(id) from (select id from activity order by id desc limit 1 offset $1) r",
+    activity_behind="select max(id) from (select id from activity order by id desc limit 1 offset $1) r",
     tagged="exists (select 1 from json_array_elements_text(j.tags::json) g where g = ?0)",
     last_job="select case when is_called then last_value else 0 end from job_ids",
     damage="select x from (values ('')) v(x) where false",

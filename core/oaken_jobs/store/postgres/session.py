@@ -97,6 +97,10 @@ class Session:
         self.all(LOCK, keys, [key in together for key in keys])
         self._locked |= alone
 
+    def forget_locks(self) -> None:
+        """What was locked since a savepoint has been let go of."""
+        self._locked.clear()
+
     def now(self) -> int:
         """The database's time in milliseconds, at this moment."""
         return self.all(NOW)[0][0]

@@ -15,7 +15,7 @@ import asyncpg
 from oaken_jobs.clock import Clock, DatabaseClock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.store.base import Op, Reply
+from oaken_jobs.store.base import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
 from oaken_jobs.store.postgres.queries import COLUMNS, NEWEST
@@ -24,6 +24,7 @@ from oaken_jobs.store.postgres.session import Session, Types
 from oaken_jobs.store.postgres.signals import Signals
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.continuity import Continuity
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.reading import Reading
 from oaken_jobs.store.sql.transaction import Transaction
@@ -77,6 +78,7 @@ class PostgresStore(Reading):
         self._signals = Signals(self._server, self._newest, listen=listen)
         self._types: Types = {}
         self._leased_kinds: dict[str, int] = {}
+        self._continuity = Continuity(clock)
 
     async def open(self) -> None:
         try:
@@ -87,6 +89,7 @@ class PostgresStore(Reading):
                 session = Session(connection, self._types, STATEMENT_SECONDS)
                 if isinstance(self._clock, DatabaseClock):
                     self._clock.set(await run(session.now))
+                self._continuity.went_on(self._clock.now())
                 self._leased_kinds = await run(reads.leased_kinds, session)
             finally:
                 await self._server.hang_up(connection)
@@ -113,13 +116,16 @@ class PostgresStore(Reading):
 
     async def write(self, ops: Sequence[Op]) -> list[Reply]:
         problem: BaseException | None = None
+        grace: list[Op] = []
         async with self._writing:
             for tries in range(1, TRIES + 1):
                 if self._pool is None:
                     raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
                 fresh = self._writer is None or self._writer.is_closed()
                 try:
-                    return await self._write(ops)
+                    return (await self._write([*grace, *ops]))[len(grace) :]
+                except _Discontinued as error:
+                    grace = await self._grace(error)
                 except _GIVES_WAY as error:
                     problem = error
                     log.debug("a transaction gave way to another one: %s", type(error).__name__)
@@ -138,18 +144,18 @@ class PostgresStore(Reading):
             self._writer = await self._server.connect()
         connection = self._writer
         try:
-            group = _Group(connection, self._transaction)
+            group = self._group(connection)
             await group.apply(ops)
         except _GIVES_WAY:
             await self._roll_back(connection)
             raise
         except BaseException as error:
-            if len(ops) == 1 or isinstance(error, (*lost, asyncio.CancelledError)):
+            if len(ops) == 1 or isinstance(error, (*lost, _Discontinued, asyncio.CancelledError)):
                 await self._roll_back(connection)
                 raise
             await connection.execute("rollback", timeout=STATEMENT_SECONDS)
             try:
-                group = _Group(connection, self._transaction)
+                group = self._group(connection)
                 await group.one_by_one(ops)
             except BaseException:
                 await self._roll_back(connection)
@@ -165,16 +171,36 @@ class PostgresStore(Reading):
             ) from error
         if isinstance(self._clock, DatabaseClock):
             self._clock.set(group.now)
+        self._continuity.went_on(group.now)
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:
             self._signals.send()
         return group.replies
 
-    def _transaction(self, connection: Connection) -> Transaction:
-        session = Session(connection, self._types, STATEMENT_SECONDS)
-        now = session.now if isinstance(self._clock, DatabaseClock) else self._clock.now
-        return Transaction(session, now, self.rules, self._leased_kinds, RowCache())
+    def _group(self, connection: Connection) -> _Group:
+        return _Group(connection, Session(connection, self._types, STATEMENT_SECONDS), self._transaction)
+
+    def _transaction(self, session: Session) -> Transaction:
+        return Transaction(session, lambda: self._now(session), self.rules, self._leased_kinds, RowCache())
+
+    def _now(self, session: Session) -> int:
+        """Raises `_Discontinued` where nothing should be judged by it yet."""
+        now = session.now() if isinstance(self._clock, DatabaseClock) else self._clock.now()
+        broken = self._continuity.broken(now, steady=self.steady)
+        if broken is not None:
+            raise _Discontinued(broken, now)
+        return now
+
+    async def _grace(self, broken: _Discontinued) -> list[Op]:
+        """What is to be done before anything else: where nobody else was there either, running leases get a grace."""
+        since = broken.now - round(self._continuity.silence * 1000)
+        self._continuity.went_on(broken.now)
+        others = await self._find(lambda db: db.one("select 1 from processes where seen_at > ?1", since))
+        if others is not None:
+            return []
+        log.warning("%s; running leases are given a grace", broken.what)
+        return [Recover(round(self.rules.recovery_grace * 1000))]
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
@@ -223,8 +249,6 @@ class PostgresStore(Reading):
                 raise _unavailable(error) from None
             except lost as error:
                 problem = error
-            except asyncpg.PostgresError as error:
-                raise _unavailable(error) from None
         assert problem is not None
         raise _unavailable(problem) from None
 
@@ -238,11 +262,21 @@ class PostgresStore(Reading):
         return await self._read(lambda db: db.all("select pg_database_size(current_database())")[0][0])
 
 
+class _Discontinued(Exception):
+    """Time has not gone on as it should; `now` (ms) is what it is."""
+
+    def __init__(self, what: str, now: int) -> None:
+        super().__init__(what)
+        self.what = what
+        self.now = now
+
+
 class _Group:
     """One transaction of a store, from BEGIN to just before COMMIT."""
 
-    def __init__(self, connection: Connection, begin: Callable[[Connection], Transaction]) -> None:
+    def __init__(self, connection: Connection, session: Session, begin: Callable[[Session], Transaction]) -> None:
         self._connection = connection
+        self._session = session
         self._begin = begin
         self.replies: list[Reply] = []
         self.leased: dict[str, int] = {}
@@ -267,11 +301,12 @@ class _Group:
                 raise
             except BaseException as error:
                 await self._connection.execute("rollback to one", timeout=STATEMENT_SECONDS)
+                self._session.forget_locks()
                 self.replies.append(error)
             await self._connection.execute("release one", timeout=STATEMENT_SECONDS)
 
     async def _work(self, ops: Sequence[Op]) -> None:
-        work = self._begin(self._connection)
+        work = self._begin(self._session)
         self.replies += await run(work.apply, ops)
         self.leased |= work.leased
         self.moved.update(work.moved)

@@ -63,7 +63,7 @@ class Queries:
     """The id up to which all rows of activity are there that ever will be; 0 for none."""
     settled: str
     """The condition that no row of `activity a` before this one can still come."""
-    forgettable: str
+    activity_behind: str
     """The id of the newest row of activity behind so many newer ones, or null."""
     tagged: str
     """The condition that a job `j` has the tag `?0`."""

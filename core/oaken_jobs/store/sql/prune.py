@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oaken_jobs.store.base import TASK_MS, Prune
 from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.reads import FORGOTTEN, activity_behind
 from oaken_jobs.store.sql.unit import Unit
 
 OLD_JOBS = """
@@ -17,8 +18,6 @@ order by id limit ?4"""
 """What was said of queues, tokens, agents, plugins, and of jobs that are gone."""
 OF_JOBS = "select id from activity where job_id in ids(?1) and id <= ?2 limit ?3"
 OLD_LINES = "delete from log_lines where id in (select id from log_lines where at < ?1 order by at limit ?2 for update skip locked)"
-FORGOTTEN = "activity_forgotten"
-"""The mark of the newest row of activity that is forgotten."""
 _MARK = (
     "insert into marks values (?1, ?2) on conflict (name) do update set value = greatest(marks.value, excluded.value)"
 )
@@ -49,7 +48,7 @@ def prune(unit: Unit, op: Prune) -> int:
     ids = [row[0] for row in db.all(OLD_JOBS, op.before, op.limit)]
     forgotten = list(op.activity)
     if ids:
-        said = [row[0] for row in db.all(OF_JOBS, db.array(ids), _forgettable(db, op.replayable), ROWS)]
+        said = [row[0] for row in db.all(OF_JOBS, db.array(ids), activity_behind(db, op.replayable), ROWS)]
         forgotten += said
         if _cleared(unit, ids, ROWS - len(said)):
             forget_jobs(unit, ids)
@@ -86,13 +85,8 @@ def _cleared(unit: Unit, ids: list[int], most: int) -> bool:
 def old_activity(db: Database, after: int, before: int, replayable: int, limit: int) -> list[int]:
     """The ids of rows behind `after`, from before a moment and about no job that is there, without the newest `replayable`."""
     newest = int(db.all("select coalesce(max(id), 0) from activity")[0][0])
-    end = min(_forgettable(db, replayable) + 1, _first_since(db, before, newest))
+    end = min(activity_behind(db, replayable) + 1, _first_since(db, before, newest))
     return [row[0] for row in db.all(OLD_ROWS, after, end, before, limit)]
-
-
-def _forgettable(db: Database, replayable: int) -> int:
-    """The id of the newest row that may be forgotten where so many stay, whatever they are about; 0 for none."""
-    return max(0, db.all(db.queries.forgettable, replayable)[0][0] or 0)
 
 
 def _first_since(db: Database, moment: int, newest: int) -> int:

@@ -67,6 +67,9 @@ class Reading(ABC):
     async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
         return await self._read(prune.old_activity, after, before, replayable, limit)
 
+    async def activity_behind(self, newest: int) -> int:
+        return await self._find(reads.activity_behind, newest)
+
     async def activity_forgotten(self) -> int:
         return await self._find(reads.activity_forgotten)
 

@@ -26,7 +26,6 @@ from oaken_jobs.store.base import (
 )
 from oaken_jobs.store.sql import claim
 from oaken_jobs.store.sql.database import Database
-from oaken_jobs.store.sql.prune import FORGOTTEN
 from oaken_jobs.store.sql.unit import (
     ACTIVITY_WRITTEN,
     ATTEMPT_COLUMNS,
@@ -119,6 +118,8 @@ class _Where:
         return f" where {' and '.join(self._clauses)}" if self._clauses else ""
 
 
+FORGOTTEN = "activity_forgotten"
+"""The mark of the newest row of activity that is forgotten."""
 _PARAMETER = re.compile(r"\?(\d+)")
 
 
@@ -239,6 +240,11 @@ def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
     return [Activity._make(row) for row in rows]
 
 
+def activity_behind(db: Database, newest: int) -> int:
+    """The cursor behind which come the newest so many rows; 0 where there are not more."""
+    return max(0, db.all(db.queries.activity_behind, newest)[0][0] or 0)
+
+
 def activity_forgotten(db: Database) -> int:
     row = db.one("select value from marks where name = ?1", FORGOTTEN)
     return row[0] if row else 0
@@ -280,7 +286,7 @@ def held(db: Database, holder: str) -> list[Job]:
 
 def counts(db: Database, workspace: str | None) -> list[Counts]:
     rows = db.all(
-        "select queue, state, count(*) from jobs where ?1 is null or workspace = ?1 group by queue, state "
+        "select queue, state, count(*) from jobs where workspace = ?1 or ?1 is null group by queue, state "
         "order by queue, state",
         workspace,
     )
@@ -306,7 +312,7 @@ def agents(db: Database, workspace: str | None) -> list[AgentRow]:
         holding[agent].append(job_id)
     drained = {row[0] for row in db.all("select agent from drained")}
     rows = db.all(
-        "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents where ?1 is null or workspace = ?1 "
+        "select agent, name, first_seen, last_seen, leased, succeeded, failed from agents where workspace = ?1 or ?1 is null "
         "order by last_seen desc, agent",
         workspace,
     )
@@ -342,13 +348,14 @@ def labels(db: Database, workspace: str, subject: str) -> dict[str, dict[str, st
 
 LIVE_LEASES = "select count(*) from jobs where state = 'running' and holder = ?1 and lease_expires > ?2"
 LAST_HOUR = (
-    "select coalesce(sum(leases), 0), min(at) from token_leases where token = ?1 and at > ?2 - 3600000 and at <= ?2"
+    "select cast(coalesce(sum(leases), 0) as bigint), min(at) from token_leases "
+    "where token = ?1 and at > ?2 - cast(3600000 as bigint) and at <= ?2"
 )
 
 
 def leases_of(db: Database, holder: str, now: int) -> Leases:
     """What a token has leased, and how much of it in the last hour."""
-    return Leases(db.all(LIVE_LEASES, holder, now)[0][0], int(db.all(LAST_HOUR, holder, now)[0][0]))
+    return Leases(db.all(LIVE_LEASES, holder, now)[0][0], db.all(LAST_HOUR, holder, now)[0][0])
 
 
 def tokens(db: Database) -> list[TokenRow]:
@@ -366,7 +373,7 @@ def audit(db: Database, before: int | None, limit: int) -> list[AuditRow]:
 
 def schedules(db: Database, workspace: str | None) -> list[Schedule]:
     rows = db.all(
-        f"select {SCHEDULE_COLUMNS} from schedules where ?1 is null or workspace = ?1 order by workspace, name",
+        f"select {SCHEDULE_COLUMNS} from schedules where workspace = ?1 or ?1 is null order by workspace, name",
         workspace,
     )
     return [Schedule._make(row) for row in rows]
@@ -403,7 +410,7 @@ def documents(db: Database, workspace: str, ids: Sequence[str]) -> list[Document
 
 def vectors(db: Database, workspace: str, model: str | None) -> list[tuple[str, str, list[float]]]:
     rows = db.all(
-        "select subject, model, vector from embeddings where workspace = ?1 and (?2 is null or model = ?2) "
+        "select subject, model, vector from embeddings where workspace = ?1 and (model = ?2 or ?2 is null) "
         "order by subject, model",
         workspace,
         model,

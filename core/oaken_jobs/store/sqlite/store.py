@@ -16,6 +16,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.store.base import Op, Recover, Reply
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
+from oaken_jobs.store.sql.continuity import Continuity
 from oaken_jobs.store.sql.reading import Reading
 from oaken_jobs.store.sql.transaction import Transaction
 from oaken_jobs.store.sqlite import schema
@@ -36,10 +37,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 2
-STALL_SECONDS = 6.0
-"""A store that is written to every second and was not for so long stood still, with its whole process."""
-JUMP_MS = 2000
-"""A wall clock that moved by so much more or less than time passed has jumped, or the machine has slept."""
 
 
 class SqliteStore(Reading):
@@ -60,8 +57,7 @@ class SqliteStore(Reading):
         self._version = 0
         self._leased_kinds: dict[str, int] = {}
         self._cache = RowCache()
-        self._offset = self._wall_offset()
-        self._written_at = clock.monotonic()
+        self._continuity = Continuity(clock)
         self.steady = False
         self.moves: Counter[tuple[str, str]] = Counter()
 
@@ -112,25 +108,14 @@ class SqliteStore(Reading):
     def _write(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
         """On the writer's thread. After a jump of the clock, or where this process stood still, the group is preceded by a
         grace for all running leases, or the first claim or sweep would take them from healthy workers."""
-        offset, now = self._wall_offset(), self._clock.monotonic()
-        jump, silence = abs(offset - self._offset) > JUMP_MS, now - self._written_at
-        stalled = self.steady and silence > STALL_SECONDS
-        if not jump and not stalled:
+        broken = self._continuity.broken(self._clock.now(), steady=self.steady)
+        if broken is None:
             replies = self._write_group(database, ops)
         else:
-            what = (
-                f"the clock jumped by {(offset - self._offset) / 1000:.0f} s"
-                if jump
-                else f"stood still for {silence:.0f} s"
-            )
-            log.warning("%s; running leases are given a grace", what)
+            log.warning("%s; running leases are given a grace", broken)
             replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])[1:]
-        self._offset, self._written_at = offset, self._clock.monotonic()
+        self._continuity.went_on(self._clock.now())
         return replies
-
-    def _wall_offset(self) -> float:
-        """Wall time less monotonic time, in milliseconds: constant but for jumps."""
-        return self._clock.now() - self._clock.monotonic() * 1000
 
     def _write_group(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
         """The group in one transaction; where one operation breaks it, each under a savepoint."""
