@@ -277,7 +277,11 @@ async def _together(url: str, seconds: float, what: str, count: int) -> float:
     for part in parts:
         assert part.stdout is not None
         assert await part.stdout.readline() == b"ready\n"
-    return sum(float(said) for said, _ in await asyncio.gather(*(part.communicate(b"\n") for part in parts)))
+    said = await asyncio.gather(*(part.communicate(b"\n") for part in parts))
+    for part in parts:
+        if part.returncode != 0:
+            raise RuntimeError(f"a process ended with {part.returncode}")
+    return sum(float(rate) for rate, _ in said)
 
 
 PAIRS: dict[str, Measure] = {
