@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import shutil
 import statistics
 import subprocess
 import sys
@@ -59,22 +58,23 @@ Measure = Callable[[str, float], Awaitable[float]]
 """From the address of an empty database and some seconds to cycles a second."""
 
 
-def open_core(url: str, folder: Path) -> Core:
-    """Oaken on that database; what is not in the database goes to the folder."""
-    return Core.on_folder(folder, Rules(), "serve", database=DatabaseSettings(url=url))
+@asynccontextmanager
+async def open_core(url: str) -> AsyncGenerator[Core]:
+    """Oaken on that database."""
+    with tempfile.TemporaryDirectory(prefix="oaken-bench-", dir=Path.cwd()) as folder:
+        core = Core.on_folder(Path(folder), Rules(), "serve", database=DatabaseSettings(url=url))
+        await core.open()
+        try:
+            yield core
+        finally:
+            await core.close()
 
 
 async def _oaken(url: str, seconds: float, what: str) -> float:
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    try:
+    async with open_core(url) as core:
         started = time.perf_counter()
         done = await WORK[what](core, started + seconds)
         return done / (time.perf_counter() - started)
-    finally:
-        await core.close()
-        shutil.rmtree(folder)
 
 
 class _Backlog:
@@ -257,16 +257,12 @@ def _show_cycles(figures: dict[str, float]) -> None:
 
 async def _part(url: str, seconds: float, what: str) -> None:
     """What each of several processes does: says that it is ready, begins when it is told to, says how much it did."""
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    started = time.perf_counter()
-    done = await WORK[what](core, started + seconds)
-    print(done / (time.perf_counter() - started), flush=True)
-    await core.close()
-    shutil.rmtree(folder)
+    async with open_core(url) as core:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        started = time.perf_counter()
+        done = await WORK[what](core, started + seconds)
+        print(done / (time.perf_counter() - started), flush=True)
 
 
 async def _together(url: str, seconds: float, what: str, count: int) -> float:
@@ -303,17 +299,13 @@ def _show_pairs(figures: dict[str, float]) -> None:
 
 async def _claims(url: str, seconds: float, held: bool) -> tuple[float, list[float]]:
     """Jobs a second, and the milliseconds of each claim in the last quarter of the time, in order of size."""
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    other = await driver.connect(url)
-    if held:
-        await other.execute("begin isolation level repeatable read")
-        await other.fetchval("select count(*) from pg_class")
-    took = await _at_a_pace(core, seconds)
-    await other.close()
-    await core.close()
-    shutil.rmtree(folder)
+    async with open_core(url) as core:
+        other = await driver.connect(url)
+        if held:
+            await other.execute("begin isolation level repeatable read")
+            await other.fetchval("select count(*) from pg_class")
+        took = await _at_a_pace(core, seconds)
+        await other.close()
     return len(took) * TICK_JOBS / seconds, sorted(took[len(took) * 3 // 4 :])
 
 
