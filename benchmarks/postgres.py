@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import asyncpg
 import uvloop
 
 from benchmarks.store import PAYLOAD, WHO, batches, cycles
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core, calm_collector
 from oaken_jobs.kinds import Rules
 from oaken_jobs.requests import NewJobRequest
@@ -46,8 +46,8 @@ FETCHERS, WORKER_JOBS = 5, 10
 BODY = b'{"text":"hello","n":1}'
 WANTED_PAIR = 1.0
 WANTED_HELD = 3.0
-TICK_SECONDS, TICK_JOBS = 0.02, 10
-"""500 jobs a second."""
+TICK_SECONDS, TICK_JOBS, TICKS_AT_ONCE = 0.02, 10, 20
+"""500 jobs a second, unless so many tens of them are not done."""
 
 WORK: dict[str, Callable[[Core, float], Any]] = {"batches": batches(BATCH_CALLERS), "singles": cycles(CALLERS)}
 
@@ -58,22 +58,23 @@ Measure = Callable[[str, float], Awaitable[float]]
 """From the address of an empty database and some seconds to cycles a second."""
 
 
-def open_core(url: str, folder: Path) -> Core:
-    """Oaken on that database; what is not in the database goes to the folder."""
-    return Core.on_folder(folder, Rules(), "serve")
+@asynccontextmanager
+async def open_core(url: str) -> AsyncGenerator[Core]:
+    """Oaken on that database."""
+    with tempfile.TemporaryDirectory(prefix="oaken-bench-", dir=Path.cwd()) as folder:
+        core = Core.on_folder(Path(folder), Rules(), "serve", database=DatabaseSettings(url=url))
+        await core.open()
+        try:
+            yield core
+        finally:
+            await core.close()
 
 
 async def _oaken(url: str, seconds: float, what: str) -> float:
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    try:
+    async with open_core(url) as core:
         started = time.perf_counter()
         done = await WORK[what](core, started + seconds)
         return done / (time.perf_counter() - started)
-    finally:
-        await core.close()
-        shutil.rmtree(folder)
 
 
 class _Backlog:
@@ -256,16 +257,12 @@ def _show_cycles(figures: dict[str, float]) -> None:
 
 async def _part(url: str, seconds: float, what: str) -> None:
     """What each of several processes does: says that it is ready, begins when it is told to, says how much it did."""
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    started = time.perf_counter()
-    done = await WORK[what](core, started + seconds)
-    print(done / (time.perf_counter() - started), flush=True)
-    await core.close()
-    shutil.rmtree(folder)
+    async with open_core(url) as core:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        started = time.perf_counter()
+        done = await WORK[what](core, started + seconds)
+        print(done / (time.perf_counter() - started), flush=True)
 
 
 async def _together(url: str, seconds: float, what: str, count: int) -> float:
@@ -276,7 +273,11 @@ async def _together(url: str, seconds: float, what: str, count: int) -> float:
     for part in parts:
         assert part.stdout is not None
         assert await part.stdout.readline() == b"ready\n"
-    return sum(float(said) for said, _ in await asyncio.gather(*(part.communicate(b"\n") for part in parts)))
+    said = await asyncio.gather(*(part.communicate(b"\n") for part in parts))
+    for part in parts:
+        if part.returncode != 0:
+            raise RuntimeError(f"a process ended with {part.returncode}")
+    return sum(float(rate) for rate, _ in said)
 
 
 PAIRS: dict[str, Measure] = {
@@ -296,25 +297,23 @@ def _show_pairs(figures: dict[str, float]) -> None:
 # A snapshot held open.
 
 
-async def _claims(url: str, seconds: float, held: bool) -> list[float]:
-    """Milliseconds of each claim in the last quarter of the time, in order of size."""
-    folder = Path(tempfile.mkdtemp(prefix="oaken-bench-", dir=Path.cwd()))
-    core = open_core(url, folder)
-    await core.open()
-    other = await driver.connect(url)
-    if held:
-        await other.execute("begin isolation level repeatable read")
-        await other.fetchval("select count(*) from pg_class")
-    took = await _at_a_pace(core, seconds)
-    await other.close()
-    await core.close()
-    shutil.rmtree(folder)
-    return sorted(took[len(took) * 3 // 4 :])
+async def _claims(url: str, seconds: float, held: bool) -> tuple[float, list[float]]:
+    """Jobs a second, and the milliseconds of each claim in the last quarter of the time, in order of size."""
+    async with open_core(url) as core:
+        other = await driver.connect(url)
+        if held:
+            await other.execute("begin isolation level repeatable read")
+            await other.fetchval("select count(*) from pg_class")
+        took = await _at_a_pace(core, seconds)
+        await other.close()
+    return len(took) * TICK_JOBS / seconds, sorted(took[len(took) * 3 // 4 :])
 
 
 async def _at_a_pace(core: Core, seconds: float) -> list[float]:
-    """Adds, claims and completes 500 jobs a second, whether the last are done or not; milliseconds of each claim."""
+    """Adds, claims and completes 500 jobs a second, though the last are not done yet; milliseconds of each claim. Where too many are not
+    done there are fewer."""
     took: list[float] = []
+    under_way: set[asyncio.Task[None]] = set()
 
     async def tick() -> None:
         await core.jobs.enqueue_many(WHO, [NewJobRequest(kind="bench", payload=PAYLOAD) for _ in range(TICK_JOBS)])
@@ -327,16 +326,18 @@ async def _at_a_pace(core: Core, seconds: float) -> list[float]:
     async with asyncio.TaskGroup() as ticks:
         for n in range(int(seconds / TICK_SECONDS)):
             await asyncio.sleep(max(0, started + n * TICK_SECONDS - time.perf_counter()))
-            ticks.create_task(tick())
+            if len(under_way) < TICKS_AT_ONCE:
+                under_way.add(one := ticks.create_task(tick()))
+                one.add_done_callback(under_way.discard)
     return took
 
 
-def _show_held(free: list[float], held: list[float]) -> None:
-    print(f"\n{'claim of ten, ms':28}{'median':>10}{'p99':>10}")
-    medians = [statistics.median(took) for took in (free, held)]
-    lates = [took[int((len(took) - 1) * 0.99)] for took in (free, held)]
-    for name, median, late in zip(("unhindered", "with a snapshot held"), medians, lates, strict=True):
-        print(f"{name:28}{median:>10.2f}{late:>10.2f}")
+def _show_held(figures: dict[str, tuple[float, list[float]]]) -> None:
+    print(f"\n{'claim of ten, ms':28}{'median':>10}{'p99':>10}{'jobs/s':>10}")
+    medians = [statistics.median(took) for _, took in figures.values()]
+    lates = [took[int((len(took) - 1) * 0.99)] for _, took in figures.values()]
+    for (name, (rate, _)), median, late in zip(figures.items(), medians, lates, strict=True):
+        print(f"{name:28}{median:>10.2f}{late:>10.2f}{rate:>10.0f}")
     print(
         f"{'ratio':28}{medians[1] / medians[0]:>10.2f}{lates[1] / lates[0]:>10.2f} (wanted at most {WANTED_HELD:.0f})"
     )
@@ -379,11 +380,13 @@ def main() -> None:
         if options.only in (None, "pair"):
             _show_pairs(_medians(server, PAIRS, seconds, options.rounds))
         if options.only in (None, "held"):
-            free, held = (
-                uvloop.run(_on_new(server, lambda url, held=held: _claims(url, options.held, held)))
-                for held in (False, True)
+            cases = {"unhindered": False, "with a snapshot held": True}
+            _show_held(
+                {
+                    name: uvloop.run(_on_new(server, lambda url, held=held: _claims(url, options.held, held)))
+                    for name, held in cases.items()
+                }
             )
-            _show_held(free, held)
 
 
 if __name__ == "__main__":

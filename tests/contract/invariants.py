@@ -82,7 +82,7 @@ def at_most_one_holder(database: Database) -> None:
     _none(
         database,
         "asked to stop, but not running",
-        "select id, state from jobs where cancelling <> 0 and state != 'running'",
+        "select id, state from jobs where cancelling != 0 and state != 'running'",
     )
 
 
@@ -100,7 +100,7 @@ def one_running_job_a_serial_key(database: Database) -> None:
     _none(
         database,
         "serial keys with several running jobs",
-        "select workspace, serial_key, min(id) from jobs where state = 'running' and serial_key is not null "
+        "select workspace, serial_key, min(id), max(id) from jobs where state = 'running' and serial_key is not null "
         "group by workspace, serial_key having count(*) > 1",
     )
 
@@ -110,13 +110,13 @@ def keys_are_unique_among_the_living(database: Database) -> None:
     _none(
         database,
         "dedupe keys of several live jobs",
-        "select workspace, dedupe_key, min(id) from jobs where state in ('queued', 'running') "
+        "select workspace, dedupe_key, min(id), max(id) from jobs where state in ('queued', 'running') "
         "and dedupe_key is not null group by workspace, dedupe_key having count(*) > 1",
     )
     _none(
         database,
         "targets of several live jobs",
-        "select workspace, kind, target, min(id) from jobs where state in ('queued', 'running') "
+        "select workspace, kind, target, min(id), max(id) from jobs where state in ('queued', 'running') "
         "and target is not null group by workspace, kind, target having count(*) > 1",
     )
 
@@ -124,7 +124,7 @@ def keys_are_unique_among_the_living(database: Database) -> None:
 def no_job_is_unreachable(database: Database) -> None:
     """Each queued job is in a lane that claims look at, or something that will end keeps it out: a running job of its serial key, an
     unblocked one of the same key before it in its lane, or children that are not final."""
-    _none(database, "blocked, but not queued", "select id, state from jobs where blocked <> 0 and state != 'queued'")
+    _none(database, "blocked, but not queued", "select id, state from jobs where blocked != 0 and state != 'queued'")
     _none(
         database,
         "blocked by a serial key that nobody uses",

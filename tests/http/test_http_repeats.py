@@ -117,6 +117,33 @@ async def test_a_call_whose_end_is_not_known_is_not_made_twice(
     assert (answer.status_code, answer.json()["job"]["title"]) == (200, "x")
 
 
+async def test_many_jobs_of_which_the_store_could_not_take_all_are_refused_as_a_whole_and_a_repeat_adds_the_rest(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = await server.http()
+    jobs = {"jobs": [{"kind": "work", "payload": {"n": n}} for n in range(3)]}
+    commit, call_all = server.core.commit, server.core.commit.call_all
+
+    async def tires(ops: Any) -> Any:
+        """Takes what comes before the second."""
+        away = Unavailable("it cannot answer now")
+        return [*await call_all(ops[:1]), *[away] * (len(ops) - 1)]
+
+    async def gone(ops: Any) -> Any:
+        return [Unavailable("it cannot answer now")] * len(ops)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(commit, "call_all", gone)
+        problem(await http.post("/v1/jobs", json=jobs), 503, "unavailable")
+        broken.setattr(commit, "call_all", tires)
+        answer = await http.post("/v1/jobs", json=jobs, headers=KEY)
+        problem(answer, 503, "unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+    told = (await http.post("/v1/jobs", json=jobs, headers=KEY)).json()["jobs"]
+    assert [one["job"]["id"] for one in told] == [1, 2, 3]
+    assert await server.core.store.last_id() == 3
+
+
 async def test_of_many_at_once_one_is_carried_out(server: Service) -> None:
     await server.core.schedules.put(*_schedule())
     http = await server.http()

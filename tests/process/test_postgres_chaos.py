@@ -23,7 +23,6 @@ import httpx2
 import psycopg
 import pytest
 
-from oaken_jobs.core import Core
 from oaken_swarm import Client
 from tests import postgres
 from tests.contract import invariants
@@ -158,6 +157,7 @@ class Load:
                 marks = [f"{caller}-{n}" for n in range(first, min(first + BATCH, count))]
                 answer = await client.enqueue_many([{"kind": "work", "payload": {"mark": mark}} for mark in marks])
                 for mark, one in zip(marks, answer["jobs"], strict=True):
+                    assert "job" in one, one
                     assert one["job"]["id"] not in self.taken
                     self.taken[one["job"]["id"]] = mark
                 await asyncio.sleep(began + LOAD_SECONDS * first / count - time.monotonic())
@@ -265,9 +265,7 @@ def judge(url: str, taken: dict[int, str], told: dict[int, str]) -> None:
         invariants.check(database)
 
 
-MISSING = postgres.missing_binaries() or (
-    None if hasattr(Core, "on_database") else "Oaken has no engine for PostgreSQL yet"
-)
+MISSING = postgres.missing_binaries()
 
 
 @pytest.mark.skipif(bool(MISSING), reason=str(MISSING))

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from oaken_jobs.core import Core
 from oaken_jobs.errors import LeaseLost, Unavailable
 from oaken_swarm import Client
 from tests import hosts, postgres
@@ -25,9 +24,7 @@ from tests.postgres import Server
 from tests.process import commands
 from tests.service import eventually
 
-MISSING = postgres.missing_binaries() or (
-    None if hasattr(Core, "on_database") else "Oaken has no engine for PostgreSQL yet"
-)
+MISSING = postgres.missing_binaries()
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
 
 LEASE_SECONDS = 2.0

@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from oaken_jobs import views
-from oaken_jobs.errors import InvalidRequest, NotFound, OakenError
+from oaken_jobs.errors import InvalidRequest, NotFound, OakenError, Unavailable
 from oaken_jobs.model import Enqueued, Job, Json
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import (
@@ -197,6 +197,9 @@ async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
             for place, one in enumerate(requests)
         ]
     answers = await call.core.jobs.enqueue_many(call.who, requests, traceparent=call.traceparent)
+    away = [one for one in answers if isinstance(one, Unavailable)]
+    if away and (call.idempotency_key is not None or len(away) == len(answers)):
+        raise away[0]  # so that callers come again with all of them; what was added is not added twice
     told = answer({"jobs": [_one_of_many(call, one) for one in answers]})
     replayed = any(isinstance(one, Enqueued) and one.replayed for one in answers)
     return told._replace(headers=REPLAYED) if replayed else told
