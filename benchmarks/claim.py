@@ -21,7 +21,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
 from oaken_jobs.store.base import Claim, Want
 from oaken_jobs.store.sql.cache import RowCache
-from oaken_jobs.store.sql.transaction import Transaction
+from oaken_jobs.store.sql.transaction import Moment, Transaction
 from oaken_jobs.store.sqlite import schema
 from oaken_jobs.store.sqlite.driver import Database, connect, create_file
 
@@ -38,7 +38,9 @@ def _time(database: Database, kinds: tuple[str, ...] | None) -> float:
         want = Want("bench", "bench", Actor("agent", "bench", "http"), max=10, kinds=kinds)
         database.execute("begin immediate")
         started = time.perf_counter()
-        (claimed,) = Transaction(database, lambda: NOW, rules, {"work": NOW}, RowCache()).apply([Claim([want])])
+        (claimed,) = Transaction(database, lambda: Moment(NOW, True), rules, {"work": NOW}, RowCache()).apply(
+            [Claim([want])]
+        )
         spent.append((time.perf_counter() - started) * 1000)
         database.execute("rollback")
         assert len(claimed.leases[0]) == 10  # type: ignore[union-attr]

@@ -42,7 +42,11 @@ ClaimSource = Callable[[Sequence[Op]], tuple[Claim, Callable[[Claimed | BaseExce
 
 class Committer:
     """One per process. `claims` is asked for waiting lease requests when a group is put together, so that all of them go
-    into one claim; `committed` is told of each group that is durable."""
+    into one claim; `committed` is told of each group that is durable.
+
+    Where the store takes several groups at a time, one is put together while another is under way. Lease requests are in one of them
+    at most, or who has waited longer could be overtaken.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,6 +55,10 @@ class Committer:
         self._running = False
         self._kicked = False
         self._task: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        """Groups, where the store takes several at a time."""
+        self._claiming = False
+        """Lease requests are in a group that is under way."""
         self._closed = False
         self._expected = 0
         """Calls that may come together: those of the last group, and those that waited when it ended."""
@@ -59,6 +67,8 @@ class Committer:
         self.committed: Callable[[Sequence[Op]], None] = lambda ops: None
         self.measured: Callable[[float, bool], None] = lambda seconds, claimed: None
         """Told how long each transaction took, and whether jobs were claimed in it."""
+        self.unclaimed: Callable[[], None] = lambda: None
+        """Told that lease requests may have missed something: they were in another group when this one was committed."""
         self.shared = False
         """Whether other processes have the database open."""
 
@@ -98,6 +108,8 @@ class Committer:
         self._closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
+        if self._under_way:
+            await asyncio.wait(self._under_way)
 
     def _start(self) -> None:
         self._running = True
@@ -105,19 +117,34 @@ class Committer:
 
     async def _run(self) -> None:
         try:
-            while self._waiting or self._kicked:
+            while self._waiting or (self._kicked and not self._claiming):
+                if len(self._under_way) + 1 > self._store.writers:
+                    await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 await self._gathered()
-                self._kicked = False
                 calls, ops = self._next_group()
-                claim = self.claims(ops)
+                unclaimed = self._claiming
+                claim = None if unclaimed else self._claim(ops)
                 if claim is not None:
                     ops.append(claim[0])
                 if ops:
-                    await self._commit(ops, calls, claim[1] if claim else None)
+                    work = self._commit(ops, calls, claim[1] if claim else None, unclaimed=unclaimed)
+                    if self._store.writers > 1:
+                        group = asyncio.get_running_loop().create_task(work, name="commit a group")
+                        self._under_way.add(group)
+                        group.add_done_callback(self._under_way.discard)
+                    else:
+                        await work
                     if self.shared and (self._waiting or self._kicked):
                         await asyncio.sleep(PAUSE)
         finally:
             self._running = False
+
+    def _claim(self, ops: list[Op]) -> tuple[Claim, Callable[[Any], None]] | None:
+        """The lease requests that wait, to be put into a group of these operations."""
+        self._kicked = False
+        claim = self.claims(ops)
+        self._claiming = claim is not None
+        return claim
 
     async def _gathered(self) -> None:
         """Returns when those who ask at this moment have asked."""
@@ -146,7 +173,9 @@ class Committer:
         del self._waiting[:taken]
         return calls, ops
 
-    async def _commit(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> None:
+    async def _commit(
+        self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None, *, unclaimed: bool
+    ) -> None:
         replies: list[Reply]
         try:
             started = time.perf_counter()
@@ -166,8 +195,13 @@ class Committer:
         else:
             self.committed(ops)
         if claimed is not None:
+            self._claiming = False
             claimed(replies[-1])
         _answer(calls, replies)
+        if unclaimed:
+            self.unclaimed()
+        elif (self._kicked or self._waiting) and not self._running:
+            self._start()  # a request that came while others were in this group
 
     async def _written(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> list[Reply]:
         """What the store replies. Where it stalls, on a disk that hangs for instance, nobody is left waiting for it: they hear that it

@@ -21,6 +21,11 @@ from oaken_jobs.store.base import Claim, Claimed, Op, Want
 
 SAFETY_SECONDS = 5.0
 """How often waiting requests ask although nobody gave a signal."""
+HELD_UP_SECONDS = 2.0
+"""How long a request that does not wait asks again while other processes' transactions are at jobs it could have. Real time, not the
+clock's: no test clock moves other processes."""
+AGAIN_SECONDS = 0.002
+"""Between two of these."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +37,8 @@ class _Waiter:
     asked: bool = False
     in_claim: bool = False
     """A claim for it is under way; its answer is waited for, or what it brings would be held for nobody."""
+    held_up_at: float | None = None
+    """When it first got nothing."""
     over: bool = False
     """Its time was over while a claim was under way."""
 
@@ -51,6 +58,7 @@ class Dispatcher:
         self.interest: Callable[[bool], None] = lambda waiting: None
         """Told when the first patient request comes and when the last one has gone."""
         commit.claims = self._collect
+        commit.unclaimed = self.wake
 
     @property
     def waiting(self) -> int:
@@ -132,14 +140,27 @@ class Dispatcher:
                     waiter.future.set_exception(leases)
             elif waiter.future.done():
                 self.give_back(waiter.want, leases or [])
-            elif leases or leases is None or waiter.over or not (waiter.patient or more):
+            elif not (leases or leases is None or waiter.over) and self._asks_again(waiter, more, reply.held_up):
+                continue
+            else:
                 waiter.future.set_result(leases or [])
                 self._forget(waiter)
         if more:
             self.wake()
+        elif reply.held_up and any(not w.future.done() for w in asking):
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.wake)
         elif any(not w.future.done() for w in asking):
             wait = SAFETY_SECONDS if reply.next_at is None else (reply.next_at - self._clock.now()) / 1000
             self._ask_in(min(max(wait, 0.0), SAFETY_SECONDS))
+
+    def _asks_again(self, waiter: _Waiter, more: bool, held_up: bool) -> bool:
+        """Whether who got nothing stays."""
+        if waiter.patient or more:
+            return True
+        now = asyncio.get_running_loop().time()
+        if waiter.held_up_at is None:
+            waiter.held_up_at = now
+        return held_up and now - waiter.held_up_at < HELD_UP_SECONDS
 
     def _ask_in(self, seconds: float) -> None:
         at = self._clock.monotonic() + seconds

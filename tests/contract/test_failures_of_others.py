@@ -21,6 +21,8 @@ from oaken_jobs.model import Actor, Enqueued, Job, Leased, NewJob, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.runner import runner_principal
 from oaken_jobs.store.base import Enqueue, JobFilter
+from oaken_jobs.store.postgres import PostgresStore
+from oaken_jobs.store.postgres import store as postgres
 from oaken_jobs.store.sqlite import driver
 from oaken_jobs.worker import Worker
 from tests.contract.world import AGENT, ME, OTHER, TWIN, World, until
@@ -54,8 +56,34 @@ class HeldUp:
         self.asked, self.reached, self.go_on = threading.Event(), threading.Event(), threading.Event()
         self.breaks = False
         store: Any = core.store
-        group = store._write_group
-        store._write_group = lambda database, ops: group(_Watched(database, self), ops)
+        if isinstance(store, PostgresStore):
+            connect = store._server.connect
+            store._server.connect = lambda: self._connected(connect())
+            store._writers.clear()
+        else:
+            group = store._write_group
+            store._write_group = lambda database, ops: group(_Watched(database, self), ops)
+
+    async def _connected(self, connecting: Any) -> Any:
+        return _WatchedConnection(await connecting, self)
+
+
+class _WatchedConnection:
+    def __init__(self, connection: Any, held: HeldUp) -> None:
+        self._connection = connection
+        self._held = held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def execute(self, sql: str, *values: Any, timeout: float | None = None) -> Any:
+        self._held.asked.set()
+        if sql == "commit":
+            self._held.reached.set()
+            assert await asyncio.to_thread(self._held.go_on.wait, 10)
+            if self._held.breaks:
+                raise OSError("disk I/O error")
+        return await self._connection.execute(sql, *values, timeout=timeout)
 
 
 class _Watched:
@@ -403,9 +431,7 @@ async def test_a_job_that_kills_its_workers_ends_and_holds_nobody_up(world: Worl
 async def test_the_wait_after_the_ten_thousandth_attempt_is_the_longest_there_is(world: World) -> None:
     """Twice as long each time was more than a number could hold at attempt 310."""
     job = await world.add(max_attempts=10_000)
-    database = driver.sqlite3.connect(world.folder / "core.db", isolation_level=None)  # type: ignore[attr-defined]
-    database.execute("update jobs set attempts = 9998 where id = ?", (job.id,))
-    database.close()
+    world.alter(f"update jobs set attempts = 9998 where id = {job.id}")
     after = await world.jobs.fail(AGENT, (await world.take()).lease_id, "again")
     assert (after.state, after.attempts) == ("queued", 9999)
     assert after.run_at == world.clock.now() + round(world.jobs.rules.backoff_max * 1000)
@@ -571,15 +597,15 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
 ) -> None:
     """One call to the database stalled, and the loop that had made it never came round again."""
     monkeypatch.setattr(driver, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(postgres, "BEGIN", "begin; set local lock_timeout = '20ms'")
     await world.restart()
     lost = await world.add()
     await world.take(lease_seconds=1)
     await world.core.maintenance.start()
-    holder = driver.sqlite3.connect(world.folder / "core.db", isolation_level=None)  # type: ignore[attr-defined]
-    holder.execute("begin immediate")
-    with pytest.raises(Unavailable, match="locked"):
+    holder = world.hold()
+    with pytest.raises(Unavailable, match="lock"):
         await world.add()
-    with pytest.raises(Unavailable, match=r"locked|failed"):
+    with pytest.raises(Unavailable, match=r"lock|failed"):
         await world.jobs.lease(OTHER, wait_seconds=60)
     assert (await world.job(lost.id)).state == "running", "reading goes on"
     with caplog.at_level(logging.WARNING, "oaken.maintenance"):

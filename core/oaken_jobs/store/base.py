@@ -107,6 +107,8 @@ class Claimed(NamedTuple):
 
     leases: list[list[Leased] | OakenError | None]
     next_at: int | None
+    held_up: bool = False
+    """Other transactions were at jobs that may be there again in a moment: who got nothing asks again."""
 
 
 @dataclass(slots=True)
@@ -686,6 +688,8 @@ class Store(Protocol):
     """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
 
     rules: Rules
+    writers: int
+    """How many groups it works on at a time."""
     shared: bool
     """Whether several servers may work on it, each of which takes the others' place while they are away."""
     moves: Counter[tuple[str, str]]

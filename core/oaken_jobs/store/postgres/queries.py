@@ -6,16 +6,23 @@ from oaken_jobs.model import FREE, SERIAL
 from oaken_jobs.store.sql.claim import IN_LANE, LANE_ORDER, RUNNABLE
 from oaken_jobs.store.sql.database import Queries
 
-ROWS_A_TRANSACTION = 16
-"""Bits of an activity's id that number the rows of one transaction; those above are the transaction's."""
-BASE = "activity_base"
-"""The mark that is added to transactions' numbers: a database that came from another cluster has rows of higher ones."""
+OUTBOX = 0x6F61
+"""The upper 16 bits of the locks that say where the activity may still have gaps; the lower 48 are an id."""
+_BOUND = "(((l.classid::bigint << 32) | l.objid::bigint) & ((1::bigint << 48) - 1))"
+_OPEN = f"""
+(select min({_BOUND}) from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.classid::bigint >> 16 = {OUTBOX}
+  and l.database = (select oid from pg_database where datname = current_database()) and h.id is not null)"""
 
-_BASE = f"(select coalesce((select value from marks where name = '{BASE}'), 0))"
-FIRST_OF_TRANSACTION = f"(({_BASE} + pg_current_xact_id()::text::bigint) << {ROWS_A_TRANSACTION})"
-"""The id of the first row of activity that this transaction writes."""
-_UNSETTLED = f"(({_BASE} + pg_snapshot_xmin(pg_current_snapshot())::text::bigint) << {ROWS_A_TRANSACTION})"
-"""The id from which on there may be rows of transactions that are still under way, anywhere in the cluster."""
+# A transaction draws the ids of its rows when it holds all that it waited for, so that of two changes of one job the later one has the
+# higher id. Ids may become visible in another order than they were drawn in, though; so before its first one each transaction publishes,
+# by a lock that all may share, above which id it draws, and nobody reads beyond the lowest of those. The sequence is looked at before the
+# locks: who is not seen there yet draws ids above it.
+ACTIVITY_HEAD = f"""
+with h as materialized (select case when is_called then last_value else 0 end as id from activity_ids)
+select least(h.id, {_OPEN}) from h"""
+PUBLISH = f"""
+published as materialized (
+  select pg_advisory_xact_lock_shared(({OUTBOX}::bigint << 48) | case when is_called then last_value else 0 end) from activity_ids)"""
 
 HIDDEN_AT_ONCE = 1000
 """Jobs of one key that one statement blocks."""
@@ -111,19 +118,18 @@ from tasks t where id = $1""",
 delete from tasks t where id = any($1::text[]) and not exists (
   select 1 from json_array_elements_text(t.job_ids::json) o join jobs j on j.id = o::bigint
   where j.finished_at is null or j.finished_at > $2)""",
-    activity_head=f"select {_UNSETTLED} - 1",
-    settled=f"a.id < {_UNSETTLED}",
+    activity_head=ACTIVITY_HEAD,
     activity_behind="select max(id) from (select id from activity order by id desc limit 1 offset $1) r",
     tagged="exists (select 1 from json_array_elements_text(j.tags::json) g where g = ?0)",
     last_job="select case when is_called then last_value else 0 end from job_ids",
     damage="select x from (values ('')) v(x) where false",
 )
 
-NEWEST = f"select max(id) from activity a where a.id < {_UNSETTLED}"
-"""The newest row of activity that no row before it can still come to."""
-NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
+MOMENT = """
+select (extract(epoch from clock_timestamp()) * 1000)::bigint, case when is_called then last_value else 0 end from activity_ids"""
+"""The time, and the newest id of activity that anybody has drawn."""
 COLUMNS = """
-select table_name, column_name, case data_type when 'bigint' then 'bigint[]' when 'double precision' then 'float8[]' else 'text[]' end
+select table_name, column_name, data_type
 from information_schema.columns where table_schema = current_schema()"""
 LOCK = """
 select case when o.s then pg_advisory_xact_lock_shared(o.k)::text else pg_advisory_xact_lock(o.k)::text end

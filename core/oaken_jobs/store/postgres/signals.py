@@ -15,8 +15,8 @@ log = logging.getLogger("oaken.store")
 
 CHANNEL = "oaken"
 SOON_SECONDS = 0.01
-"""Before the first look after something was committed: its rows may become readable a moment later (see `settled`). Each further look comes
-after twice the time."""
+"""Before the first look after something was committed: its rows may become readable a moment later (see `ACTIVITY_HEAD`). Each further
+look comes after twice the time."""
 SAFETY_SECONDS = 2.0
 """Between looks for signals that were missed."""
 LOOK_SECONDS = 0.05
@@ -31,7 +31,7 @@ class Signals:
     """`changed` is asked all the time while somebody waits, and mostly answers without a look at the database."""
 
     def __init__(self, server: Server, newest: Callable[[], Awaitable[int]], *, listen: bool) -> None:
-        """`newest` reads the id of the newest row of activity."""
+        """`newest` reads up to which id the activity can be read."""
         self._server = server
         self._newest = newest
         self._longest = SAFETY_SECONDS if listen else LOOK_SECONDS

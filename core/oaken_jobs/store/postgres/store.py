@@ -18,16 +18,17 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.store.base import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
-from oaken_jobs.store.postgres.queries import COLUMNS, NEWEST
+from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, COLUMNS
+from oaken_jobs.store.postgres.rows import Types
 from oaken_jobs.store.postgres.server import Connection, Pool, Server, lost, words
-from oaken_jobs.store.postgres.session import Session, Types
+from oaken_jobs.store.postgres.session import Session
 from oaken_jobs.store.postgres.signals import Signals
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.continuity import Continuity
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.reading import Reading
-from oaken_jobs.store.sql.transaction import Transaction
+from oaken_jobs.store.sql.transaction import Moment, Transaction
 
 log = logging.getLogger("oaken.store")
 
@@ -43,7 +44,7 @@ TRIES = 8
 
 # What waits for a lock so long, or idles so long inside a transaction, holds others up: the database ends it, and it is run again. Plans
 # are made for each call, since those made for an empty table would be kept for a full one.
-_BEGIN = (
+BEGIN = (
     "begin isolation level read committed; set local lock_timeout = '5s'; set local idle_in_transaction_session_timeout = '15s'; "
     "set local plan_cache_mode = force_custom_plan; set local jit = off"
 )
@@ -59,6 +60,8 @@ _GIVES_WAY = (
 class PostgresStore(Reading):
     """Jobs in a PostgreSQL database that any number of processes have open."""
 
+    writers = 2
+    """While the database works on one group, this process puts the next one together."""
     shared = True
 
     def __init__(self, url: str, rules: Rules, clock: Clock, *, pool_size: int = 8, listen: bool = True) -> None:
@@ -73,12 +76,15 @@ class PostgresStore(Reading):
         self._pool: Pool | None = None
         self._few = asyncio.Semaphore(max(1, pool_size - 2))
         """Of the pool for lists and counts, so that what is found by a key does not wait behind them."""
-        self._writer: Connection | None = None
-        self._writing = asyncio.Lock()
+        self._writers: list[Connection] = []
+        """Connections for writing that nobody uses at the moment; no more than groups are written at a time."""
         self._signals = Signals(self._server, self._newest, listen=listen)
         self._types: Types = {}
         self._leased_kinds: dict[str, int] = {}
         self._continuity = Continuity(clock)
+        self._drawn = 0
+        """Ids of activity that this process has drawn; those that others have tell that they have written."""
+        self._drawn_by_others = 0
 
     async def open(self) -> None:
         try:
@@ -88,7 +94,7 @@ class PostgresStore(Reading):
                 self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
                 session = Session(connection, self._types, STATEMENT_SECONDS)
                 if isinstance(self._clock, DatabaseClock):
-                    self._clock.set(await run(session.now))
+                    self._clock.set((await run(session.moment))[0])
                 self._continuity.went_on(self._clock.now())
                 self._leased_kinds = await run(reads.leased_kinds, session)
             finally:
@@ -104,9 +110,9 @@ class PostgresStore(Reading):
 
     async def close(self) -> None:
         await self._signals.stop()
-        pool, writer = self._pool, self._writer
-        self._pool = self._writer = None
-        if writer is not None:
+        pool, writers = self._pool, self._writers
+        self._pool, self._writers = None, []
+        for writer in writers:
             await self._server.hang_up(writer)
         if pool is not None:
             try:
@@ -117,45 +123,51 @@ class PostgresStore(Reading):
     async def write(self, ops: Sequence[Op]) -> list[Reply]:
         problem: BaseException | None = None
         grace: list[Op] = []
-        async with self._writing:
-            for tries in range(1, TRIES + 1):
-                if self._pool is None:
-                    raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
-                fresh = self._writer is None or self._writer.is_closed()
-                try:
-                    return (await self._write([*grace, *ops]))[len(grace) :]
-                except _Discontinued as error:
-                    grace = await self._grace(error)
-                except _GIVES_WAY as error:
-                    problem = error
-                    log.debug("a transaction gave way to another one: %s", type(error).__name__)
-                    await asyncio.sleep(random.uniform(0.0, 0.01 * tries))
-                except lost as error:
-                    problem = error
-                    if fresh:  # not one that had broken meanwhile
-                        break
+        for tries in range(1, TRIES + 1):
+            if self._pool is None:
+                raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
+            connection = self._free_writer()
+            fresh = connection is None
+            try:
+                connection = connection or await self._server.connect()
+                replies = await self._write(connection, [*grace, *ops])
+            except _Discontinued as error:
+                grace = await self._grace(error)
+            except _GIVES_WAY as error:
+                problem = error
+                log.debug("a transaction gave way to another one: %s", type(error).__name__)
+                await asyncio.sleep(random.uniform(0.0, 0.01 * tries))
+            except lost as error:
+                problem = error
+                if fresh:  # not one that had broken meanwhile
+                    break
+            else:
+                return replies[len(grace) :]
+            finally:
+                if connection is not None and not connection.is_closed():
+                    self._writers.append(connection)
         assert problem is not None
         raise _unavailable(problem) from None
 
-    async def _write(self, ops: Sequence[Op]) -> list[Reply]:
+    def _free_writer(self) -> Connection | None:
+        while self._writers:
+            connection = self._writers.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def _write(self, connection: Connection, ops: Sequence[Op]) -> list[Reply]:
         """The group in one transaction; where one operation breaks it, each under a savepoint. What is raised was not done, but
-        for `Unavailable`."""
-        if self._writer is None or self._writer.is_closed():
-            self._writer = await self._server.connect()
-        connection = self._writer
+        for `Unavailable`; a connection that is of no more use is closed."""
         try:
             group = self._group(connection)
             await group.apply(ops)
-        except _GIVES_WAY:
-            await self._roll_back(connection)
-            raise
         except BaseException as error:
-            if len(ops) == 1 or isinstance(error, (*lost, _Discontinued, asyncio.CancelledError)):
-                await self._roll_back(connection)
+            await self._roll_back(connection)
+            if len(ops) == 1 or isinstance(error, (*lost, *_GIVES_WAY, _Discontinued, asyncio.CancelledError)):
                 raise
-            await connection.execute("rollback", timeout=STATEMENT_SECONDS)
+            group = self._group(connection)
             try:
-                group = self._group(connection)
                 await group.one_by_one(ops)
             except BaseException:
                 await self._roll_back(connection)
@@ -165,7 +177,7 @@ class PostgresStore(Reading):
         except _GIVES_WAY:
             raise
         except BaseException as error:
-            self._drop(connection)
+            connection.terminate()
             raise Unavailable(
                 f"The outcome of this call is unknown: {words(error)}. Look before you repeat it."
             ) from error
@@ -175,6 +187,7 @@ class PostgresStore(Reading):
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:
+            self._drawn += group.drawn
             self._signals.send()
         return group.replies
 
@@ -182,15 +195,19 @@ class PostgresStore(Reading):
         return _Group(connection, Session(connection, self._types, STATEMENT_SECONDS), self._transaction)
 
     def _transaction(self, session: Session) -> Transaction:
-        return Transaction(session, lambda: self._now(session), self.rules, self._leased_kinds, RowCache())
+        return Transaction(session, lambda: self._moment(session), self.rules, self._leased_kinds, RowCache())
 
-    def _now(self, session: Session) -> int:
-        """Raises `_Discontinued` where nothing should be judged by it yet."""
-        now = session.now() if isinstance(self._clock, DatabaseClock) else self._clock.now()
+    def _moment(self, session: Session) -> Moment:
+        """Raises `_Discontinued` where nothing should be judged yet."""
+        now, drawn = session.moment()
+        if not isinstance(self._clock, DatabaseClock):
+            now = self._clock.now()
         broken = self._continuity.broken(now, steady=self.steady)
         if broken is not None:
             raise _Discontinued(broken, now)
-        return now
+        by_others = drawn - self._drawn
+        foreign, self._drawn_by_others = by_others != self._drawn_by_others, by_others
+        return Moment(now, foreign)
 
     async def _grace(self, broken: _Discontinued) -> list[Op]:
         """What is to be done before anything else: where nobody else was there either, running leases get a grace."""
@@ -203,16 +220,11 @@ class PostgresStore(Reading):
         return [Recover(round(self.rules.recovery_grace * 1000))]
 
     async def _roll_back(self, connection: Connection) -> None:
+        """Ends a transaction without effect. Where that cannot be heard, the connection is dropped, and the database ends it."""
         try:
             await connection.execute("rollback", timeout=STATEMENT_SECONDS)
         except BaseException:
-            self._drop(connection)
-
-    def _drop(self, connection: Connection) -> None:
-        """A connection of which it is not known what it is at is not used again; without it the database ends its transaction."""
-        connection.terminate()
-        if self._writer is connection:
-            self._writer = None
+            connection.terminate()
 
     async def changed(self) -> bool:
         if self._pool is None:
@@ -220,8 +232,8 @@ class PostgresStore(Reading):
         return await self._signals.changed()
 
     async def _newest(self) -> int:
-        """The newest row of activity that can be read."""
-        return await self._find(lambda db: db.all(NEWEST)[0][0] or 0)
+        """Up to which id the activity can be read."""
+        return await self._find(lambda db: db.all(ACTIVITY_HEAD)[0][0])
 
     async def _find(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._on_reader(STATEMENT_SECONDS, function, *args, **kwargs)
@@ -284,15 +296,17 @@ class _Group:
         self.told = False
         """Whether rows of activity were written."""
         self.now = 0
+        self.drawn = 0
+        """Ids of activity that were drawn."""
 
     async def apply(self, ops: Sequence[Op]) -> None:
         """All in one."""
-        await self._connection.execute(_BEGIN, timeout=STATEMENT_SECONDS)
+        await self._connection.execute(BEGIN, timeout=STATEMENT_SECONDS)
         await self._work(ops)
 
     async def one_by_one(self, ops: Sequence[Op]) -> None:
         """Each for itself, so that one that breaks leaves the others alone."""
-        await self._connection.execute(_BEGIN, timeout=STATEMENT_SECONDS)
+        await self._connection.execute(BEGIN, timeout=STATEMENT_SECONDS)
         for op in ops:
             await self._connection.execute("savepoint one", timeout=STATEMENT_SECONDS)
             try:
@@ -312,6 +326,7 @@ class _Group:
         self.moved.update(work.moved)
         self.told = self.told or work.told
         self.now = work.now
+        self.drawn = self._session.drawn
 
 
 def _unavailable(error: BaseException) -> OakenError:

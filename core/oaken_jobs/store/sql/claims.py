@@ -34,8 +34,6 @@ _LOOK = 512
 """Jobs it looks at in one such round."""
 _OUT_OF_SIGHT = 5000
 """Jobs of busy keys that one claim puts out of sight; then others get their turn before it goes on."""
-_ELSEWHERE_MS = 20
-"""After which jobs that other transactions were at are looked for again: such a one may have left them as they were."""
 _HOUR_MS = 3_600_000
 _LEASED_AT_MS = 60_000
 """How exactly it is known when a kind was last leased."""
@@ -123,7 +121,9 @@ class Claims:
             leases.extend(handed)
         if self._more:
             return Claimed(leases, self._now)
-        return Claimed(leases, self._next_at(short) if short or self._held_up else None)
+        return Claimed(
+            leases, self._next_at(short) if short or self._held_up else None, bool(short and self._elsewhere)
+        )
 
     def _told(self, want: Want) -> _Told | None:
         """The answer of a request that is not served from the lanes."""
@@ -178,6 +178,8 @@ class Claims:
                 want.holder,
             )
             token = self._tokens[want.holder] = _NO_TOKEN if row is None else _Token._make(row)
+            if token.limited:  # what it holds is counted now, and nobody else gives it more meanwhile
+                self._unit.db.lock([f"limits of {want.holder}"])
         return token
 
     def _room(self, want: Want) -> int | None:
@@ -399,8 +401,6 @@ class Claims:
         ]
         times.append(self._unit.db.all(claim.NEXT_EXPIRY)[0][0])
         times += self._room_at
-        if self._elsewhere:
-            times.append(self._now + _ELSEWHERE_MS)
         return min((t for t in times if t is not None), default=None)
 
     def _holds(self, op: Resume, job: Job | None) -> bool:

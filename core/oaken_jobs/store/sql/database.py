@@ -61,8 +61,6 @@ class Queries:
     """Deletes those of some tasks (`array`) whose jobs have all ended before a moment, or are gone."""
     activity_head: str
     """The id up to which all rows of activity are there that ever will be; 0 for none."""
-    settled: str
-    """The condition that no row of `activity a` before this one can still come."""
     activity_behind: str
     """The id of the newest row of activity behind so many newer ones, or null."""
     tagged: str

@@ -220,8 +220,10 @@ def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
 
 
 def activity(db: Database, after: int, limit: int, where: ActivityFilter) -> list[Activity]:
-    terms = [db.queries.settled, "a.id > ?1"]
-    values: list[Any] = [after]
+    # Rows beyond this may be followed by some with lower ids, of transactions that are still under way.
+    head = db.all(db.queries.activity_head)[0][0]
+    terms = ["a.id > ?1 and a.id <= ?2"]
+    values: list[Any] = [after, head]
     for column, words in (("verb", where.verbs), ("event", where.events)):
         if words:
             values.append(db.array(words))

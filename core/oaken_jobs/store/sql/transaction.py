@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
@@ -106,23 +106,28 @@ _STAGES: dict[type, int] = {
 }
 
 
+class Moment(NamedTuple):
+    """When a transaction judges."""
+
+    now: int
+    """Milliseconds."""
+    foreign: bool
+    """Another process may have made anything runnable since the last transaction of this one."""
+
+
 class Transaction:
-    """The work on one group between BEGIN and COMMIT. `now` is called inside it."""
+    """The work on one group between BEGIN and COMMIT. `moment` is called inside it, before anything is judged."""
 
     def __init__(
         self,
         database: Database,
-        now: Callable[[], int],
+        moment: Callable[[], Moment],
         rules: Rules,
         leased_kinds: dict[str, int],
         cache: RowCache,
-        *,
-        foreign: bool = False,
     ) -> None:
-        """`foreign` says that another process may have made anything runnable since the last transaction of this one."""
         self._unit = Unit(database, rules, cache)
-        self._unit.all_touched = foreign
-        self._read_now = now
+        self._moment = moment
         self._rules = rules
         self._leased_kinds = leased_kinds
 
@@ -140,7 +145,7 @@ class Transaction:
         if self._unit.db.concurrent:
             reserve(self._unit, self._rules, ops)
         # Only now: an expired lease must not look alive because this transaction waited for a lock.
-        self._unit.now = self._read_now()
+        self._unit.now, self._unit.all_touched = self._moment()
         self._changes = Changes(self._unit, self._rules)
         self._enqueues = Enqueues(self._unit, self._rules)
         self._claims = Claims(self._unit, self._rules, self._changes, self._leased_kinds)

@@ -102,7 +102,6 @@ from tasks t where id = ?1""",
 delete from tasks as t where id in (select value from json_each(?1)) and not exists (
   select 1 from json_each(t.job_ids) o join jobs j on j.id = o.value where j.finished_at is null or j.finished_at > ?2)""",
     activity_head="select coalesce(max(id), 0) from activity",
-    settled="true",
     activity_behind="select max(id) - ?1 from activity",
     tagged="exists (select 1 from json_each(j.tags) where value = ?0)",
     last_job="select seq from sqlite_sequence where name = 'jobs'",

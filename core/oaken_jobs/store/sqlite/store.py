@@ -18,7 +18,7 @@ from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.continuity import Continuity
 from oaken_jobs.store.sql.reading import Reading
-from oaken_jobs.store.sql.transaction import Transaction
+from oaken_jobs.store.sql.transaction import Moment, Transaction
 from oaken_jobs.store.sqlite import schema
 from oaken_jobs.store.sqlite.driver import (
     Connection,
@@ -42,6 +42,7 @@ READERS = 2
 class SqliteStore(Reading):
     """Jobs in one file. Several processes may have it open at once."""
 
+    writers = 1
     shared = False
 
     def __init__(self, path: Path, rules: Rules, clock: Clock) -> None:
@@ -122,7 +123,9 @@ class SqliteStore(Reading):
         database.execute("begin immediate")
         try:
             foreign = not self._cache.valid_for(data_version(database))
-            work = Transaction(database, self._clock.now, self.rules, self._leased_kinds, self._cache, foreign=foreign)
+            work = Transaction(
+                database, lambda: Moment(self._clock.now(), foreign), self.rules, self._leased_kinds, self._cache
+            )
             replies = work.apply(ops)
             leased, moved = work.leased, work.moved
         except BaseException as error:
@@ -156,7 +159,9 @@ class SqliteStore(Reading):
         for op in ops:
             database.execute("savepoint one")
             try:
-                work = Transaction(database, self._clock.now, self.rules, self._leased_kinds, RowCache())
+                work = Transaction(
+                    database, lambda: Moment(self._clock.now(), True), self.rules, self._leased_kinds, RowCache()
+                )
                 replies += work.apply([op])
                 leased |= work.leased
                 moved.update(work.moved)

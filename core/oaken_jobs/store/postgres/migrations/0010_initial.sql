@@ -1,6 +1,7 @@
 -- The same tables as SQLite's of that number. Numbers that are no floating point ones are bigint; what is yes or no is 0 or 1; JSON stays text.
 create table marks (name text primary key, value bigint not null);
-create sequence job_ids cache 1;
+create sequence job_ids;
+create sequence activity_ids;
 
 -- Jobs without bodies: a large payload in this row would be written again at every claim, beat and finish.
 create table jobs (
@@ -121,9 +122,9 @@ create table late_results (
     primary key (job_id, epoch)
 );
 
--- The outbox. Ids, states and numbers only. An id begins with its transaction's, so that they go up as transactions do.
+-- The outbox. Ids, states and numbers only.
 create table activity (
-    id bigint primary key,
+    id bigint primary key default nextval('activity_ids'),
     at bigint not null,
     event text not null,
     verb text not null,
