@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from tests import postgres
 from tests.service import RULES, Service, serve
@@ -25,10 +26,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ENGINE = os.environ.get("OAKEN_TEST_ENGINE", "sqlite")
+"""What tests of the service keep their jobs in, `sqlite` or `postgres`; tests of the store itself are run on both."""
+
+
 @pytest.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    """Open, on the machine's clock, without duties."""
-    found = Core.on_folder(tmp_path / "data", replace(RULES, kinds=dict(RULES.kinds)), "serve")  # a test may add kinds
+def database(request: pytest.FixtureRequest) -> DatabaseSettings:
+    """Where a test of the service keeps its jobs: in its folder, or in an empty PostgreSQL database."""
+    return DatabaseSettings(url=request.getfixturevalue("emptied_url") if ENGINE == "postgres" else None)
+
+
+@pytest.fixture
+async def core(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Core]:
+    """Open, without duties, on the machine's clock or its database's."""
+    rules = replace(RULES, kinds=dict(RULES.kinds))  # a test may add kinds
+    found = Core.on_folder(tmp_path / "data", rules, "serve", database=database)
     await found.open()
     yield found
     await found.close()

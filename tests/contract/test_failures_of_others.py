@@ -22,7 +22,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.runner import runner_principal
 from oaken_jobs.store.base import Enqueue, JobFilter
 from oaken_jobs.store.postgres import PostgresStore
-from oaken_jobs.store.postgres import store as postgres
+from oaken_jobs.store.postgres import server as postgres
 from oaken_jobs.store.sqlite import driver
 from oaken_jobs.worker import Worker
 from tests.contract.world import AGENT, ME, OTHER, TWIN, World, until
@@ -597,7 +597,7 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
 ) -> None:
     """One call to the database stalled, and the loop that had made it never came round again."""
     monkeypatch.setattr(driver, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(postgres, "BEGIN", "begin; set local lock_timeout = '20ms'")
+    monkeypatch.setitem(postgres._SETTINGS, "lock_timeout", "20ms")
     await world.restart()
     lost = await world.add()
     await world.take(lease_seconds=1)

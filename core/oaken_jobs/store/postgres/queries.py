@@ -122,7 +122,7 @@ delete from tasks t where id = any($1::text[]) and not exists (
     activity_behind="select max(id) from (select id from activity order by id desc limit 1 offset $1) r",
     tagged="exists (select 1 from json_array_elements_text(j.tags::json) g where g = ?0)",
     last_job="select case when is_called then last_value else 0 end from job_ids",
-    damage="select x from (values ('')) v(x) where false",
+    damage="select 'ok'",
 )
 
 MOMENT = """
@@ -131,6 +131,11 @@ select (extract(epoch from clock_timestamp()) * 1000)::bigint, case when is_call
 COLUMNS = """
 select table_name, column_name, data_type
 from information_schema.columns where table_schema = current_schema()"""
+LOCK_JOBS = "select id, xmin::text::bigint from jobs where id = any($1::bigint[]) order by id for update"
+"""And the version of each row. Where somebody is at one, this waits; `LOCK_FREE_JOBS` leaves it out."""
+LOCK_FREE_JOBS = f"{LOCK_JOBS} skip locked"
+VERSION = "select pg_current_xact_id()::text::bigint & 4294967295"
+"""That rows get which this transaction writes, as `xmin` has it."""
 LOCK = """
 select case when o.s then pg_advisory_xact_lock_shared(o.k)::text else pg_advisory_xact_lock(o.k)::text end
 from unnest($1::bigint[], $2::bool[]) o(k, s)"""

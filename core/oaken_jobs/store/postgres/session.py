@@ -7,12 +7,15 @@ from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
+from oaken_jobs.model import Job
 from oaken_jobs.store.postgres.bridge import wait
 from oaken_jobs.store.postgres.dialect import own
-from oaken_jobs.store.postgres.queries import LOCK, MOMENT, PUBLISH, QUERIES
+from oaken_jobs.store.postgres.queries import LOCK, LOCK_FREE_JOBS, LOCK_JOBS, MOMENT, PUBLISH, QUERIES, VERSION
+from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Prepared, Types, insert, update
 from oaken_jobs.store.postgres.server import Connection
 from oaken_jobs.store.sql.database import Row
+from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 
 LOCKS = 2048
 """Names are locked by their hash. The database has room for some thousands of locks at a time, shared by all who use it."""
@@ -25,12 +28,15 @@ class Session:
     queries = QUERIES
     concurrent = True
 
-    def __init__(self, connection: Connection, types: Types, seconds: float) -> None:
+    def __init__(self, connection: Connection, types: Types, seconds: float, remembered: Remembered) -> None:
         """No statement takes longer than `seconds`; then `TimeoutError` is raised, and the connection is of no more use."""
         self._connection = connection
         self._types = types
+        self._remembered = remembered
         self._seconds = seconds
         self._locked: set[int] = set()
+        self.version: int | None = None
+        """That rows have which this transaction writes, once it has told of something."""
         self.drawn = 0
         """Ids of activity that this transaction has drawn."""
 
@@ -45,6 +51,40 @@ class Session:
     def run(self, statement: str, *values: Any) -> int:
         done = wait(self._connection.execute(own(statement), *values, timeout=self._seconds))
         return int(done.rpartition(" ")[2])
+
+    def jobs(self, ids: Sequence[int], *, wait: bool) -> Iterable[Job]:
+        # All lock them in one order, so nobody waits for one who waits for them.
+        locked = self.all(LOCK_JOBS if wait else LOCK_FREE_JOBS, ids)
+        found: list[Job] = []
+        unknown: dict[int, int] = {}
+        for job_id, version in locked:
+            entry = self._remembered.get(job_id)
+            if entry is not None and entry.version == version:
+                found.append(entry.job)
+            else:
+                unknown[job_id] = version
+        if unknown:
+            for row in self.all(JOBS_BY_ID, list(unknown)):
+                job = Job._make(row)
+                self._remembered.keep(unknown[job.id], job)
+                found.append(job)
+        return found
+
+    def payloads(self, ids: Sequence[int]) -> dict[int, str]:
+        # Those that are remembered belong to rows that `jobs` has found to be as they were.
+        found = {
+            job_id: entry.payload
+            for job_id in ids
+            if (entry := self._remembered.get(job_id)) and entry.payload is not None
+        }
+        missing = [job_id for job_id in ids if job_id not in found]
+        if missing:
+            found.update((row[0], row[1]) for row in self.all(PAYLOADS_BY_ID, missing))
+        return found
+
+    def known(self, job_id: int) -> Job | None:
+        entry = self._remembered.get(job_id)
+        return None if entry is None else entry.job
 
     def array(self, values: Iterable[Any]) -> Any:
         return list(values)
@@ -76,7 +116,7 @@ class Session:
     def add_activity(self, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         self.drawn += len(rows)
         made = insert(self._types, "activity", columns, rows, ids="nextval('activity_ids')")
-        self._write(Prepared(f"with {PUBLISH} {made.statement}", made.values))
+        self.version = self.all(f"with {PUBLISH}, told as ({made.statement}) {VERSION}", *made.values)[0][0]
 
     def lock(self, names: Iterable[str], shared: Iterable[str] = ()) -> None:
         alone = {_number(name) for name in names} - self._locked

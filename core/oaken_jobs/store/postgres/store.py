@@ -15,17 +15,19 @@ import asyncpg
 from oaken_jobs.clock import Clock, DatabaseClock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
+from oaken_jobs.model import Job
 from oaken_jobs.store.base import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
 from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, COLUMNS
+from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Types
 from oaken_jobs.store.postgres.server import Connection, Pool, Server, lost, words
 from oaken_jobs.store.postgres.session import Session
 from oaken_jobs.store.postgres.signals import Signals
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
-from oaken_jobs.store.sql.continuity import Continuity
+from oaken_jobs.store.sql.continuity import Break, Continuity
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.reading import Reading
 from oaken_jobs.store.sql.transaction import Moment, Transaction
@@ -42,12 +44,6 @@ LIST_SECONDS = 60.0
 TRIES = 8
 """How often a transaction is begun that the database ends in favour of another, or that found its connection broken."""
 
-# What waits for a lock so long, or idles so long inside a transaction, holds others up: the database ends it, and it is run again. Plans
-# are made for each call, since those made for an empty table would be kept for a full one.
-BEGIN = (
-    "begin isolation level read committed; set local lock_timeout = '5s'; set local idle_in_transaction_session_timeout = '15s'; "
-    "set local plan_cache_mode = force_custom_plan; set local jit = off"
-)
 _GIVES_WAY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
@@ -82,6 +78,7 @@ class PostgresStore(Reading):
         self._types: Types = {}
         self._leased_kinds: dict[str, int] = {}
         self._continuity = Continuity(clock)
+        self._remembered = Remembered()
         self._drawn = 0
         """Ids of activity that this process has drawn; those that others have tell that they have written."""
         self._drawn_by_others = 0
@@ -92,7 +89,7 @@ class PostgresStore(Reading):
             try:
                 await schema.migrate(connection, self._server.name)
                 self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
-                session = Session(connection, self._types, STATEMENT_SECONDS)
+                session = self._session(connection, STATEMENT_SECONDS)
                 if isinstance(self._clock, DatabaseClock):
                     self._clock.set((await run(session.moment))[0])
                 self._continuity.went_on(self._clock.now())
@@ -184,6 +181,8 @@ class PostgresStore(Reading):
         if isinstance(self._clock, DatabaseClock):
             self._clock.set(group.now)
         self._continuity.went_on(group.now)
+        for version, job, payload in group.written:
+            self._remembered.keep(version, job, payload)
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:
@@ -191,8 +190,12 @@ class PostgresStore(Reading):
             self._signals.send()
         return group.replies
 
+    def _session(self, connection: Connection, seconds: float) -> Session:
+        return Session(connection, self._types, seconds, self._remembered)
+
     def _group(self, connection: Connection) -> _Group:
-        return _Group(connection, Session(connection, self._types, STATEMENT_SECONDS), self._transaction)
+        session = self._session(connection, STATEMENT_SECONDS)
+        return _Group(connection, session, self._server.begin, self._transaction)
 
     def _transaction(self, session: Session) -> Transaction:
         return Transaction(session, lambda: self._moment(session), self.rules, self._leased_kinds, RowCache())
@@ -211,12 +214,13 @@ class PostgresStore(Reading):
 
     async def _grace(self, broken: _Discontinued) -> list[Op]:
         """What is to be done before anything else: where nobody else was there either, running leases get a grace."""
-        since = broken.now - round(self._continuity.silence * 1000)
         self._continuity.went_on(broken.now)
-        others = await self._find(lambda db: db.one("select 1 from processes where seen_at > ?1", since))
-        if others is not None:
-            return []
-        log.warning("%s; running leases are given a grace", broken.what)
+        what, since = broken.why
+        if since is not None:
+            seen = "select 1 from processes where seen_at > ?1 and seen_at <= ?2"
+            if await self._find(lambda db: db.one(seen, since, broken.now)) is not None:
+                return []
+        log.warning("%s; running leases are given a grace", what)
         return [Recover(round(self.rules.recovery_grace * 1000))]
 
     async def _roll_back(self, connection: Connection) -> None:
@@ -251,7 +255,7 @@ class PostgresStore(Reading):
                 raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
             try:
                 async with self._pool.acquire(timeout=STATEMENT_SECONDS) as connection:
-                    session = Session(connection, self._types, seconds)
+                    session = self._session(connection, seconds)
                     try:
                         return await run(function, session, *args, **kwargs)
                     except TimeoutError:
@@ -277,19 +281,22 @@ class PostgresStore(Reading):
 class _Discontinued(Exception):
     """Time has not gone on as it should; `now` (ms) is what it is."""
 
-    def __init__(self, what: str, now: int) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, why: Break, now: int) -> None:
+        super().__init__(why.what)
+        self.why = why
         self.now = now
 
 
 class _Group:
     """One transaction of a store, from BEGIN to just before COMMIT."""
 
-    def __init__(self, connection: Connection, session: Session, begin: Callable[[Session], Transaction]) -> None:
+    def __init__(
+        self, connection: Connection, session: Session, begin: str, transaction: Callable[[Session], Transaction]
+    ) -> None:
         self._connection = connection
         self._session = session
         self._begin = begin
+        self._transaction = transaction
         self.replies: list[Reply] = []
         self.leased: dict[str, int] = {}
         self.moved: Counter[tuple[str, str]] = Counter()
@@ -298,15 +305,19 @@ class _Group:
         self.now = 0
         self.drawn = 0
         """Ids of activity that were drawn."""
+        self.written: list[tuple[int, Job, str | None]] = []
+        """The version of the row, the job, and its payload where that is at hand."""
 
     async def apply(self, ops: Sequence[Op]) -> None:
         """All in one."""
-        await self._connection.execute(BEGIN, timeout=STATEMENT_SECONDS)
-        await self._work(ops)
+        await self._connection.execute(self._begin, timeout=STATEMENT_SECONDS)
+        work = await self._work(ops)
+        if self._session.version is not None:
+            self.written = [(self._session.version, job, payload) for job, payload in work.written]
 
     async def one_by_one(self, ops: Sequence[Op]) -> None:
         """Each for itself, so that one that breaks leaves the others alone."""
-        await self._connection.execute(BEGIN, timeout=STATEMENT_SECONDS)
+        await self._connection.execute(self._begin, timeout=STATEMENT_SECONDS)
         for op in ops:
             await self._connection.execute("savepoint one", timeout=STATEMENT_SECONDS)
             try:
@@ -319,14 +330,15 @@ class _Group:
                 self.replies.append(error)
             await self._connection.execute("release one", timeout=STATEMENT_SECONDS)
 
-    async def _work(self, ops: Sequence[Op]) -> None:
-        work = self._begin(self._session)
+    async def _work(self, ops: Sequence[Op]) -> Transaction:
+        work = self._transaction(self._session)
         self.replies += await run(work.apply, ops)
         self.leased |= work.leased
         self.moved.update(work.moved)
         self.told = self.told or work.told
         self.now = work.now
         self.drawn = self._session.drawn
+        return work
 
 
 def _unavailable(error: BaseException) -> OakenError:

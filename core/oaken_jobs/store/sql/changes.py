@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -294,36 +295,38 @@ class Changes:
 
     def sweep(self, limit: int) -> int:
         """Takes back expired leases, overrules workers that would not stop, ends jobs that expired: at most `limit` of each."""
-        return max(self._lose(limit), self._overrule(limit), self._expire(limit))
-
-    def _due(self, query: str, limit: int, due: Callable[[Job], bool]) -> list[Job]:
-        """What a query finds, if it still is as it was found, and nobody else is at it."""
         self._unit.flush()
-        ids = [row[0] for row in self._unit.db.all(query, self._now, limit)]
+        found: dict[int, list[int]] = defaultdict(list)
+        for what, job_id in self._unit.db.all(claim.DUE, self._now, limit):
+            found[what].append(job_id)
+        if not found:
+            return 0
+        return max(
+            self._lose(found[claim.LOST]), self._overrule(found[claim.OVERDUE]), self._expire(found[claim.EXPIRED])
+        )
+
+    def _due(self, ids: list[int], due: Callable[[Job], bool]) -> list[Job]:
+        """Those that still are as they were found, and that nobody else is at."""
         return [job for job in self._unit.take(ids) if due(job)]
 
-    def _lose(self, limit: int) -> int:
-        due = self._due(
-            claim.EXPIRED_LEASES, limit, lambda j: j.state == "running" and (j.lease_expires or 0) <= self._now
-        )
+    def _lose(self, ids: list[int]) -> int:
+        due = self._due(ids, lambda j: j.state == "running" and (j.lease_expires or 0) <= self._now)
         for job in due:
             move = moves.lose(job, self._now, self._rules, random.random())
             self._unit.write(job, move, SYSTEM)
             self._unit.end(job, "lost", move.error)
         return len(due)
 
-    def _overrule(self, limit: int) -> int:
-        due = self._due(
-            claim.OVERDUE_STOPS, limit, lambda j: j.state == "running" and _past(j.cancel_deadline, self._now)
-        )
+    def _overrule(self, ids: list[int]) -> int:
+        due = self._due(ids, lambda j: j.state == "running" and _past(j.cancel_deadline, self._now))
         for job in due:
             move = moves.overrule(job, self._now, self._rules)
             self._unit.write(job, move, SYSTEM)
             self._unit.end(job, "overruled", move.error)
         return len(due)
 
-    def _expire(self, limit: int) -> int:
-        due = self._due(claim.EXPIRED_JOBS, limit, lambda j: j.state == "queued" and _past(j.expires_at, self._now))
+    def _expire(self, ids: list[int]) -> int:
+        due = self._due(ids, lambda j: j.state == "queued" and _past(j.expires_at, self._now))
         for job in due:
             self._unit.write(job, moves.expire(job, self._now, self._rules), SYSTEM)
         return len(due)

@@ -16,12 +16,16 @@ LANE_ORDER = "order by workspace, queue, kind, priority desc"
 IN_LANE = f"{RUNNABLE} and workspace = ?1 and queue = ?2 and kind = ?3 and priority = ?4"
 
 RUNNING = "select count(*) from jobs where state = 'running' and kind = ?1 and lease_expires > ?2"
-EXPIRED_LEASES = "select id from jobs where state = 'running' and lease_expires <= ?1 order by lease_expires limit ?2"
-OVERDUE_STOPS = (
-    "select id from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1 "
-    "order by cancel_deadline limit ?2"
-)
-EXPIRED_JOBS = "select id from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1 order by expires_at limit ?2"
+LOST, OVERDUE, EXPIRED = range(3)
+DUE = f"""
+select * from (
+  select {LOST} as what, id from jobs where state = 'running' and lease_expires <= ?1 order by lease_expires limit ?2) a
+union all select * from (
+  select {OVERDUE}, id from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1
+  order by cancel_deadline limit ?2) b
+union all select * from (
+  select {EXPIRED}, id from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1 order by expires_at limit ?2) c"""
+"""What time ends, so many of each sort, the longest due first: leases, the time a worker had to stop in, and jobs themselves."""
 NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
 
 

@@ -59,6 +59,8 @@ class Claims:
         self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
+        self._lanes: dict[Any, list[claim.Lane]] = {}
+        """By filter: the lanes that were there when it was looked for last."""
         self._busy: set[blocked.Key] = set()
         """Keys of which a job runs, of those that were looked at last."""
         self._elsewhere: set[int] = set()
@@ -245,6 +247,7 @@ class Claims:
     def _pick(self, want: Want, left: int, look: int) -> tuple[list[int], bool]:
         """Ids of at most `left` jobs to hand out now, of the first `look` there are; and whether there is nothing behind them."""
         lanes = claim.lanes(self._unit.db, Filter._make(want.filter))
+        self._lanes[want.filter] = lanes
         found = claim.pick(self._unit.db, lanes, look, self._rules.caps, self._now, self._elsewhere)
         mine = [job.id for job in self._unit.take(found) if self._takeable(job)]
         self._elsewhere.update(set(found).difference(mine))
@@ -395,10 +398,8 @@ class Claims:
         return tuple(Question._make(row) for row in reversed(rows))
 
     def _next_at(self, short: list[Want]) -> int | None:
-        times = [
-            claim.next_run(self._unit.db, claim.lanes(self._unit.db, Filter._make(want.filter)), self._now)
-            for want in short
-        ]
+        lanes = {lane for want in short for lane in self._lanes.get(want.filter, ())}
+        times = [claim.next_run(self._unit.db, sorted(lanes), self._now)] if lanes else []
         times.append(self._unit.db.all(claim.NEXT_EXPIRY)[0][0])
         times += self._room_at
         return min((t for t in times if t is not None), default=None)

@@ -3,12 +3,23 @@ workers would lose their leases."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from oaken_jobs.clock import Clock
 
 STALL_SECONDS = 6.0
 """A store that is written to every second and was not for so long stood still, with its whole process, or could not be reached."""
 JUMP_MS = 2000
 """A clock that moved by so much more or less than time passed has jumped, or the machine has slept."""
+
+
+class Break(NamedTuple):
+    """How time has not gone on as it should."""
+
+    what: str
+    """For the log."""
+    since: int | None
+    """When this process stood still (ms); others may have gone on."""
 
 
 class Continuity:
@@ -19,19 +30,14 @@ class Continuity:
         self._offset = self._less_monotonic(clock.now())
         self._at = clock.monotonic()
 
-    def broken(self, now: int, *, steady: bool) -> str | None:
-        """What has happened since it last went on, for the log; None for nothing. `steady`: somebody writes every second."""
-        jump, silence = self._less_monotonic(now) - self._offset, self.silence
+    def broken(self, now: int, *, steady: bool) -> Break | None:
+        """What has happened since it last went on. `steady`: somebody writes every second."""
+        jump, silence = self._less_monotonic(now) - self._offset, self._clock.monotonic() - self._at
         if abs(jump) > JUMP_MS:
-            return f"the clock jumped by {jump / 1000:.0f} s"
+            return Break(f"the clock jumped by {jump / 1000:.0f} s", None)
         if steady and silence > STALL_SECONDS:
-            return f"stood still for {silence:.0f} s"
+            return Break(f"stood still for {silence:.0f} s", now - round(silence * 1000))
         return None
-
-    @property
-    def silence(self) -> float:
-        """Seconds since it last went on."""
-        return self._clock.monotonic() - self._at
 
     def went_on(self, now: int) -> None:
         """All is well at this moment."""

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from oaken_jobs.model import Job
+
 Row = tuple[Any, ...]
 """Or what can be read, compared and unpacked like one."""
 
@@ -68,7 +70,7 @@ class Queries:
     last_job: str
     """The id of the newest job there ever was, or null."""
     damage: str
-    """What is wrong with the database itself, a row for each thing; none where it is sound."""
+    """What is wrong with the database itself, a row for each thing; `ok` where it is sound."""
 
 
 class Database(Protocol):
@@ -92,6 +94,19 @@ class Database(Protocol):
 
     def listed(self, statement: str, *values: Any) -> Sequence[Row]:
         """The rows of a statement of `Queries` that says `listed`; an engine may have it answer with one row that holds all."""
+        ...
+
+    def jobs(self, ids: Sequence[int], *, wait: bool) -> Iterable[Job]:
+        """Those of these jobs that exist. Nobody else changes them until the transaction has ended; where somebody is at one, this waits,
+        or without `wait` leaves it out."""
+        ...
+
+    def payloads(self, ids: Sequence[int]) -> dict[int, str]:
+        """Of these jobs, which `jobs` has given."""
+        ...
+
+    def known(self, job_id: int) -> Job | None:
+        """A job as it was at some time, where that is at hand: for what never changes of it."""
         ...
 
     def array(self, values: Iterable[Any]) -> Any:

@@ -54,8 +54,8 @@ class Enqueues:
                     places.append((place, self._workspace(op)))
             except OakenError as refusal:
                 replies[place] = refusal
-        self._ids = iter(self._unit.db.new_job_ids(len(places)))
         self._look_up([(workspace, ops[place].new) for place, workspace in places])
+        self._ids = iter(self._unit.db.new_job_ids(len(places)))
         for place, workspace in places:
             op = ops[place]
             try:

@@ -430,4 +430,5 @@ def plugin_health(db: Database) -> list[HealthRow]:
 
 
 def check(db: Database) -> list[str]:
-    return [row[0] for row in db.all(db.queries.damage)]
+    found = [row[0] for row in db.all(db.queries.damage)]
+    return [] if found == ["ok"] else found

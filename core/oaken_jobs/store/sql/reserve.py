@@ -27,12 +27,11 @@ def reserve(unit: Unit, rules: Rules, ops: Sequence[Op]) -> None:
     names = {blocked.lock_name(op.new.serial_key) for op in enqueues if op.new.serial_key is not None}
     names.update(lock_names((op.new.dedupe_key, op.new.kind, op.new.target) for op in enqueues))
     parents = {op.new.parent_id for op in enqueues if op.new.parent_id is not None}
-    if ids or requeued:
-        for parent_id, serial_key in unit.db.all(KIN, unit.db.array(ids | requeued)):
-            if parent_id is not None:
-                parents.add(parent_id)
-            if serial_key is not None:
-                names.add(blocked.lock_name(serial_key))
+    for parent_id, serial_key in _kin(unit, ids | requeued):
+        if parent_id is not None:
+            parents.add(parent_id)
+        if serial_key is not None:
+            names.add(blocked.lock_name(serial_key))
     wants = [want for op in ops if isinstance(op, Claim) for want in op.wants]
     names.update(f"once {once.holder} {once.key}" for once in _onces(ops, wants))
     names.update(lock_name(kind) for kind in _capped(unit, rules, wants))
@@ -41,6 +40,14 @@ def reserve(unit: Unit, rules: Rules, ops: Sequence[Op]) -> None:
         unit.db.lock(names, tokens)
     if not any(isinstance(op, Recover) for op in ops):
         unit.load(ids | requeued | parents)
+
+
+def _kin(unit: Unit, ids: set[int]) -> set[tuple[int | None, str | None]]:
+    known = {job_id: job for job_id in ids if (job := unit.db.known(job_id)) is not None}
+    found = {(job.parent_id, job.serial_key) for job in known.values()}
+    if len(known) < len(ids):
+        found.update((row[0], row[1]) for row in unit.db.all(KIN, unit.db.array(ids - known.keys())))
+    return found
 
 
 def _onces(ops: Iterable[Op], wants: Iterable[Want]) -> list[Once]:

@@ -172,6 +172,7 @@ class Transaction:
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
+        self._unit.tell()
         return replies
 
     def _administer(self, op: Any) -> Reply:
@@ -227,6 +228,12 @@ class Transaction:
     def now(self) -> int:
         """The time (ms) by which it was judged."""
         return self._unit.now
+
+    @property
+    def written(self) -> list[tuple[Job, str | None]]:
+        """Jobs whose rows were written, as they are now, each with its payload where that is at hand."""
+        jobs, payloads = self._unit.jobs, self._unit.payloads
+        return [(jobs[job_id], payloads.get(job_id)) for job_id in self._unit.written if job_id in jobs]
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""

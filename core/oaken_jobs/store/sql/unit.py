@@ -23,9 +23,7 @@ ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
 QUESTION_COLUMNS = ", ".join(Question._fields)
 SCHEDULE_COLUMNS = ", ".join(Schedule._fields)
 
-JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in ids(?1) order by j.id for update"
-"""Where others write at the same time, these wait here until the transaction has ended. All take them in the same order."""
-FREE_JOBS_BY_ID = f"{JOBS_BY_ID} skip locked"
+JOBS_BY_ID = f"select {JOB_COLUMNS} from jobs j where j.id in ids(?1)"
 PAYLOADS_BY_ID = "select job_id, body from payloads where job_id in ids(?1)"
 _JOB = Job._fields[:ENQUEUED]
 _ID = ("id",)
@@ -73,6 +71,8 @@ class Unit:
         self.progress: list[tuple[Any, ...]] = []
         """Steps of trails: (job id, at, percent, message, epoch)."""
         self.activity: list[tuple[Any, ...]] = []
+        self.written: set[int] = set()
+        """Jobs whose rows this transaction has written."""
         self.told = False
         """Whether rows of activity were written."""
         self.moved: Counter[tuple[str, str]] = Counter()
@@ -87,19 +87,20 @@ class Unit:
 
     def add(self, jobs: list[Job]) -> None:
         """Inserts new jobs with their payloads."""
+        self.written.update(job.id for job in jobs)
         self.db.insert("jobs", _JOB, [job[:ENQUEUED] for job in jobs])
         self.db.insert("payloads", _BODY, [(job.id, self.payloads[job.id]) for job in jobs])
 
     def load(self, ids: Iterable[int]) -> None:
         """Brings these jobs into memory, where they exist. Nobody else changes them until the transaction has ended."""
-        self._load(ids, JOBS_BY_ID)
+        self._load(ids, wait=True)
 
     def take(self, ids: Sequence[int]) -> list[Job]:
         """As `load`, but without those that another transaction is at; what it got, as it is now."""
-        self._load(ids, FREE_JOBS_BY_ID)
+        self._load(ids, wait=False)
         return [self.jobs[job_id] for job_id in ids if job_id in self.jobs]
 
-    def _load(self, ids: Iterable[int], statement: str) -> None:
+    def _load(self, ids: Iterable[int], *, wait: bool) -> None:
         missing: list[int] = []
         for job_id in ids:
             if job_id not in self.jobs:
@@ -109,8 +110,8 @@ class Unit:
                 else:
                     missing.append(job_id)
         if missing:
-            for row in self.db.all(statement, self.db.array(missing)):
-                self.jobs[row[0]] = Job._make(row)
+            for job in self.db.jobs(missing, wait=wait):
+                self.jobs[job.id] = job
 
     def load_payloads(self, ids: Iterable[int]) -> None:
         """Brings the payloads of jobs that are loaded into memory."""
@@ -124,7 +125,7 @@ class Unit:
             else:
                 missing.append(job_id)
         if missing:
-            self.payloads.update((row[0], row[1]) for row in self.db.all(PAYLOADS_BY_ID, self.db.array(missing)))
+            self.payloads.update(self.db.payloads(missing))
 
     def committed(self) -> None:
         """Leaves what is now committed to the next transaction."""
@@ -156,6 +157,7 @@ class Unit:
         """Changes columns without a word in the activity."""
         after = job.having(changes)
         self.jobs[job.id] = after
+        self.written.add(job.id)
         pending = self.changes.get(job.id)
         self.changes[job.id] = {**pending, **changes} if pending else changes
         return after
@@ -219,9 +221,13 @@ class Unit:
         if self.progress:
             db.insert("progress", _PROGRESS, self.progress)
             self.progress = []
+
+    def tell(self) -> None:
+        """Writes what there is to tell, once and last: where others write at the same time, nobody hears of anything while ids of activity
+        are drawn and not committed."""
         if self.activity:
             self.told = True
-            db.add_activity(_ACTIVITY, self.activity)
+            self.db.add_activity(_ACTIVITY, self.activity)
             self.activity = []
 
     def forget(self) -> None:
@@ -236,5 +242,6 @@ class Unit:
     def changed_below(self, job_id: int, changes: dict[str, Any]) -> None:
         """A statement has changed these columns of a job already."""
         self._cache.jobs.pop(job_id, None)
+        self.written.add(job_id)
         if job_id in self.jobs:
             self.jobs[job_id] = self.jobs[job_id].having(changes)

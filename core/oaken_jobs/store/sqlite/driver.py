@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import aiosqlite
 import orjson
 
+from oaken_jobs.model import Job
 from oaken_jobs.store.sql.database import Row
+from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 from oaken_jobs.store.sqlite.dialect import own
 from oaken_jobs.store.sqlite.queries import QUERIES
 from oaken_jobs.store.sqlite.rows import insert, update
@@ -76,6 +78,15 @@ class Database(sqlite3.Connection):
 
     def listed(self, statement: str, *values: Any) -> Sequence[Row]:
         return orjson.loads(self.execute(statement, values).fetchall()[0][0])
+
+    def jobs(self, ids: Sequence[int], *, wait: bool) -> Iterable[Job]:
+        return [Job._make(row) for row in self.all(JOBS_BY_ID, self.array(ids))]
+
+    def payloads(self, ids: Sequence[int]) -> dict[int, str]:
+        return dict(self.execute(own(PAYLOADS_BY_ID), (self.array(ids),)).fetchall())
+
+    def known(self, job_id: int) -> Job | None:
+        return None
 
     def array(self, values: Iterable[Any]) -> Any:
         return orjson.dumps(list(values)).decode()

@@ -105,5 +105,5 @@ delete from tasks as t where id in (select value from json_each(?1)) and not exi
     activity_behind="select max(id) - ?1 from activity",
     tagged="exists (select 1 from json_each(j.tags) where value = ?0)",
     last_job="select seq from sqlite_sequence where name = 'jobs'",
-    damage="select integrity_check from pragma_integrity_check(20) where integrity_check <> 'ok'",
+    damage="pragma integrity_check(20)",
 )

@@ -113,7 +113,7 @@ class SqliteStore(Reading):
         if broken is None:
             replies = self._write_group(database, ops)
         else:
-            log.warning("%s; running leases are given a grace", broken)
+            log.warning("%s; running leases are given a grace", broken.what)
             replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])[1:]
         self._continuity.went_on(self._clock.now())
         return replies
