@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from itertools import count
 
 from oaken_jobs.store.base import SPENT, Finishes
 from oaken_jobs.store.sql.database import Database
@@ -11,6 +12,9 @@ from oaken_jobs.store.sql.unit import Unit
 MINUTE_MS = 60_000
 _MINE = secrets.token_hex(4)
 """Whose rows this process counts in, where others write at the same time: none waits for another's count."""
+_SIDES = 8
+_turns = count()
+"""Transactions of this process that are under way side by side count in different rows of it, too."""
 _COUNT = (
     "insert into finishes (minute, workspace, state, process, jobs, cost_usd) values (?1, ?2, ?3, ?4, ?5, ?6) "
     "on conflict (minute, workspace, state, process) do update set jobs = finishes.jobs + excluded.jobs, "
@@ -18,11 +22,11 @@ _COUNT = (
 )
 
 
-def count(unit: Unit) -> None:
+def add(unit: Unit) -> None:
     """Adds what the unit has ended, as the last thing of its transaction: whoever waits for a row of it waits for the commit alone."""
     found = {key: (jobs, 0.0) for key, jobs in unit.finished.items()}
     found |= {(workspace, SPENT): spent for workspace, spent in unit.spent.items()}
-    process = _MINE if unit.db.concurrent else ""
+    process = f"{_MINE}{next(_turns) % _SIDES}" if unit.db.concurrent else ""
     for (workspace, state), (jobs, cost) in sorted(found.items()):
         unit.db.run(_COUNT, unit.now // MINUTE_MS, workspace, state, process, jobs, cost)
     unit.finished.clear()

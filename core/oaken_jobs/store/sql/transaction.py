@@ -182,7 +182,7 @@ class Transaction:
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
-        finishes.count(self._unit)
+        finishes.add(self._unit)
         return replies
 
     def _administer(self, op: Any) -> Reply:

@@ -15,7 +15,7 @@ create table login_codes (
     expires_at integer not null
 ) strict, without rowid;
 
--- How many jobs ended in a minute and what attempts cost in it. Processes that write side by side count in rows of their own.
+-- How many jobs ended in a minute and what attempts cost in it. Those who write side by side count in rows of their own.
 create table finishes (
     minute integer not null,
     workspace text not null,
