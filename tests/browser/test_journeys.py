@@ -133,12 +133,19 @@ async def test_a_trace_is_read_and_followed_by_an_admin_and_refused_to_a_user(co
     await admin.get_by_role("button", name="Follow").click()
     await eventually(lambda: _follows(cockpit))
     await cockpit.core.jobs.complete(agent("bot"), lease.lease_id, {"sum": 1})
-    await expect(admin.locator("article").first).to_contain_text('"sum": 1')
+    await expect(row.locator('[data-side="input"]')).to_contain_text('"n": 1')
+    await expect(row.locator('[data-side="output"]')).to_contain_text('"sum": 1')
+    assert await admin.locator("article").count() == 1
+    other = await cockpit.enqueue("slow")
+    await cockpit.lease("slow")
+    await expect(admin.locator("article").first).to_contain_text(f"Job {other}")
+    await admin.reload()
+    await expect(admin.locator("article").last.locator('[data-side="output"]')).to_contain_text('"sum": 1')
     await admin.get_by_label("Job", exact=True).fill("99")
     await admin.get_by_role("button", name="Show").click()
     await expect(admin.get_by_text("There are no such rows.")).to_be_visible()
     rows = [row for row in await cockpit.core.store.audit(None, 10) if row.action == "trace.read"]
-    assert [(row.actor_id, row.outcome) for row in rows] == [("admin", "allowed")] * 2 + [("user", "refused")]
+    assert [(row.actor_id, row.outcome) for row in rows] == [("admin", "allowed")] * 3 + [("user", "refused")]
 
 
 async def _follows(cockpit: Cockpit) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from oaken_jobs.model import Json
@@ -13,6 +14,7 @@ from oaken_swarm.query import QueryId
 from oaken_swarm.routes.private import Agent, Cursor
 
 ROWS = 25
+FACTS = ("verb", "plugin", "operation", "provider", "model", "tool", "error_type", "usage", "cost_usd")
 SHOWN = 20_000
 """Characters of a text that are shown at once; the rest is in the interface."""
 
@@ -36,20 +38,28 @@ async def trace(view: View, asked: TracePage) -> Answer:
         cursor=asked.cursor,
         job_id=asked.job_id,
         next_cursor=page.next_cursor,
-        rows=[_shown(row) for row in page.rows],
+        attempts=_attempts(page.rows),
     )
+
+
+def _attempts(rows: Sequence[Json]) -> list[dict[str, Any]]:
+    """Rows by the attempt they are of, the latest first: what it was told beside what it answered, and between them what was added."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in rows:
+        shown = _shown(row)
+        key = (shown["job_id"], shown["epoch"])
+        one = found.setdefault(key, {**shown, "lease": None, "finish": None, "added": []})
+        if shown["event"] == "agent":
+            one["added"].insert(0, shown)
+        elif one.get(shown["event"], shown) is None:  # of several finishes, refused ones for instance, the last
+            one[shown["event"]] = shown
+    return list(found.values())
 
 
 def _shown(row: Json) -> dict[str, Any]:
     return {
-        **{
-            name: row.get(name)
-            for name in ("id", "ts", "event", "verb", "job_id", "attempt", "agent", "kind", "plugin")
-        },
-        **{
-            name: row.get(name)
-            for name in ("operation", "provider", "model", "tool", "usage", "cost_usd", "error_type")
-        },
+        **{name: row.get(name) for name in ("ts", "event", "job_id", "epoch", "attempt", "agent", "kind")},
+        **{name: row.get(name) for name in FACTS},
         "input": _text(row.get("input")),
         "output": _text(row.get("output")),
     }

@@ -5,7 +5,7 @@ import { dim, told } from "./events.js";
 import { moment } from "./times.js";
 
 const MOST = 100;
-const FACTS = ["plugin", "operation", "provider", "model", "tool", "error_type"];
+const FACTS = ["verb", "plugin", "operation", "provider", "model", "tool", "error_type"];
 const SHOWN = 20_000;
 
 export function trace() {
@@ -54,31 +54,68 @@ export function trace() {
       return;
     }
     section.querySelector(".empty")?.remove();
-    place.after(...waiting.reverse().map(article));
+    for (const row of waiting) put(section, place, row);
     waiting = [];
     place.replaceChildren();
     for (const old of [...section.querySelectorAll("article")].slice(MOST)) old.remove();
   }
 }
 
-function article(row) {
+// A row goes to its attempt: what that was told, what it answered, or what was added in between.
+function put(section, place, row) {
+  const name = `${Number(row.job_id)}-${Number(row.epoch)}`;
+  let made = section.querySelector(`article[data-key="${name}"]`);
+  if (!made) {
+    made = article(row, name);
+    place.after(made);
+  }
+  if (row.event === "agent") {
+    const added = document.createElement("section");
+    added.className = "added";
+    added.append(facts(row), sides(side("Prompt", row.input), side("Completion", row.output)));
+    made.querySelector("[data-added]").append(added);
+    return;
+  }
+  made.insertBefore(facts(row), made.querySelector(".sides"));
+  const which = row.event === "lease" ? "input" : "output";
+  made.querySelector(`[data-side="${which}"]`).replaceWith(marked(which, row[which]));
+}
+
+function article(row, name) {
   const made = document.createElement("article");
   made.className = "row";
+  made.dataset.key = name;
   const head = document.createElement("h2");
   const anchor = document.createElement("a");
   anchor.href = `/activity/${Number(row.job_id)}`;
   anchor.textContent = `Job ${row.job_id}`;
-  head.append(anchor, " ", told(row.verb ? `${row.event} · ${row.verb}` : row.event));
-  const facts = document.createElement("p");
-  facts.className = "dim";
-  facts.append(moment(row.ts, "at"), " · ", told(row.agent));
-  for (const name of FACTS) if (row[name]) facts.append(` · ${name.replace("_", " ")} `, told(row[name]));
-  for (const [name, value] of Object.entries(row.usage ?? {})) facts.append(" · ", told(name), " ", dim(String(value)));
-  if (row.cost_usd !== undefined && row.cost_usd !== null) facts.append(` · cost $${row.cost_usd}`);
-  const sides = document.createElement("div");
-  sides.className = "sides";
-  for (const [name, label] of [["input", "Told"], ["output", "Answered"]]) sides.append(side(label, row[name]));
-  made.append(head, facts, sides);
+  head.append(anchor, " ", told(row.kind ?? ""));
+  const added = document.createElement("div");
+  added.dataset.added = "";
+  made.append(head, sides(marked("input"), marked("output")), added);
+  return made;
+}
+
+function facts(row) {
+  const made = document.createElement("p");
+  made.className = "dim";
+  made.append(moment(row.ts, "at"), ` · ${row.event} · `, told(row.agent));
+  for (const name of FACTS) if (row[name]) made.append(` · ${name.replace("_", " ")} `, told(row[name]));
+  for (const [name, value] of Object.entries(row.usage ?? {})) made.append(" · ", told(name), " ", dim(String(value)));
+  if (row.cost_usd !== undefined && row.cost_usd !== null) made.append(` · cost $${row.cost_usd}`);
+  return made;
+}
+
+function sides(...two) {
+  const made = document.createElement("div");
+  made.className = "sides";
+  made.append(...two);
+  return made;
+}
+
+function marked(name, value) {
+  const made = side(name === "input" ? "Told" : "Answered", value);
+  made.dataset.side = name;
   return made;
 }
 
