@@ -38,6 +38,7 @@ bench: .venv/.ready
 	$(BIN)/python -m benchmarks.http
 	$(BIN)/python -m benchmarks.mcp
 	$(BIN)/python -m benchmarks.crowd
+	$(BIN)/python -m benchmarks.cockpit
 
 clean:
-	rm -rf .venv .node
+	rm -rf .venv .node .screenshots

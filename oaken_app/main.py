@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "snapshot": Command(
         "oaken_app.snapshot", "app", "See how things stand: counts, active and recent jobs, questions."
     ),
+    "open": Command("oaken_app.open", "app", "Open the pages in a browser, logged in, on the machine itself."),
     "watch": Command("oaken_app.watch", "app", "Show what happens, as it happens."),
     "events": Command("oaken_app.events", "app", "Read the event log of a data folder."),
     "log": Command("oaken_app.log", "app", "Read what servers, runners and MCP servers have logged."),

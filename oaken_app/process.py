@@ -93,6 +93,7 @@ class Process:
             log.info("database open in %s", self.settings.data_dir)
             if self._server is not None:
                 await make_admin(self.core.tokens, self.settings.data_dir)
+            self.core.maintenance.address = self.address
             await self.core.start_duties()
             log.info("duties begun")
             if self._plugins is not None:

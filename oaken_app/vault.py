@@ -48,7 +48,7 @@ class Vault:
         if why is None:
             self._file.unlink(missing_ok=True)
             return Kept("the system's keyring", None)
-        _write(self._file, token)
+        write_private(self._file, token + "\n")
         return Kept(str(self._file), why)
 
     def find(self) -> str | None:
@@ -134,13 +134,13 @@ def _soon(act: Callable[[], T]) -> T:
     return done[0]
 
 
-def _write(file: Path, token: str) -> None:
-    """Writes the file so that it is whole and its owner's from the first moment."""
+def write_private(file: Path, text: str) -> None:
+    """Writes a file so that it is whole, and only its owner can read it, from the first moment."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")  # of mode 0600
     try:
         with os.fdopen(number, "w", encoding="ascii") as out:
-            out.write(token + "\n")
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
         os.replace(name, file)

@@ -14,7 +14,7 @@ import orjson
 
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
-from oaken_jobs.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated, Unavailable
 from oaken_jobs.model import DEFAULT_WORKSPACE, NO_LIMITS, ROLES, Actor, Limits, Principal
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_TOKEN_SECONDS
@@ -203,6 +203,33 @@ class Tokens:
             )
         await self._rows(CACHE_SECONDS)
         row, principal = self._known.get((token, via)) or await self._recognised(token, via)
+        self._take(row)
+        return principal
+
+    async def holder(self, name: str, digest: str, via: str) -> Principal:
+        """Who the token of this name and hash stands for: for what was opened with it and outlives the call. Raises `Unauthenticated` where
+        it was rotated since, too."""
+        row = (await self._rows(CACHE_SECONDS)).get(digest) or (await self._rows(MISS_SECONDS)).get(digest)
+        if row is None or row.name != name:
+            raise Unauthenticated(f"The token {name} has another secret now. Log in with that.")
+        self._take(row)
+        return _principal(row, via)
+
+    async def row(self, token: str) -> TokenRow:
+        """The row of a token that may be used. Raises `Unauthenticated`."""
+        await self.authenticate(token, "http")
+        return self._by_hash[hash_token(token)]
+
+    async def named(self, name: str) -> TokenRow:
+        """The row of a token that may be used, by its name: for whoever has the data folder. Raises `NotFound`, `Unauthenticated`."""
+        row = next((row for row in await self._store.tokens() if row.name == name), None)
+        if row is None:
+            raise NotFound(f"There is no token named {clean(name, 60)!r}. See `oaken token list`.")
+        self._take(row)
+        return row
+
+    def _take(self, row: TokenRow) -> None:
+        """Notes that a token is used. Raises `Unauthenticated` where its time is over."""
         now = self._clock.now()
         if row.revoked_at is not None:
             raise Unauthenticated(f"The token {row.name} was revoked. Ask for a new one.")
@@ -210,20 +237,13 @@ class Tokens:
             raise Unauthenticated(f"The token {row.name} has expired. Ask for a new one.")
         if row.last_used_at is None or now - row.last_used_at >= USED_MS:
             self._used[row.name] = now
-        return principal
 
     async def _recognised(self, token: str, via: str) -> tuple[TokenRow, Principal]:
         digest = hash_token(token)
         row = self._by_hash.get(digest) or (await self._rows(MISS_SECONDS)).get(digest)
         if row is None or not hmac.compare_digest(row.hash, digest):
             raise Unauthenticated("This token is not known here. Check that it is complete and made for this server.")
-        principal = Principal(
-            Actor(row.kind, row.name, via),
-            frozenset(row.roles.split(",")),
-            workspace=row.workspace,
-            by_token=True,
-            limits=_limits(row),
-        )
+        principal = _principal(row, via)
         self._known[(token, via)] = row, principal
         return row, principal
 
@@ -319,6 +339,16 @@ def allowed(limit: tuple[str, ...] | None, asked: Collection[str] | None, what: 
             allowed=[*(limit or ())],
         )
     return tuple(sorted(set(asked)))
+
+
+def _principal(row: TokenRow, via: str) -> Principal:
+    return Principal(
+        Actor(row.kind, row.name, via),
+        frozenset(row.roles.split(",")),
+        workspace=row.workspace,
+        by_token=True,
+        limits=_limits(row),
+    )
 
 
 def _limits(row: TokenRow) -> Limits:

@@ -27,6 +27,7 @@ from oaken_jobs.pruning import Pruner
 from oaken_jobs.repeats import Repeats
 from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
+from oaken_jobs.sessions import Sessions
 from oaken_jobs.stopping import Step, every
 from oaken_jobs.store.base import Op, Store
 from oaken_jobs.store.sqlite import SqliteStore
@@ -75,6 +76,7 @@ class Core:
         self.jobs = Jobs(store, self.commit, self.dispatch, self.follower, clock, recorded)
         self.tasks = Tasks(store, self.commit, clock)
         self.tokens = Tokens(store, self.commit, clock)
+        self.sessions = Sessions(store, self.commit, self.tokens, clock)
         self.audits = Audits(store, self.commit)
         self.traces = Traces(trace, self.audits)
         self.repeats = Repeats(self.commit)

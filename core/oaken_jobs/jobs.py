@@ -56,6 +56,8 @@ class Bulk(NamedTuple):
     remaining: int
     cursor: str | None
     """To go on from; the jobs are frozen: none that is added later is touched."""
+    up_to: int
+    """The highest id there was when they were."""
 
 
 class Jobs(Leasing):
@@ -260,7 +262,7 @@ class Jobs(Leasing):
         while not dry_run and done + skipped < BULK_CALL:
             ids = await self._store.matching(where, after, up_to, BULK_CHUNK)
             if not ids:
-                return Bulk(matched, done, skipped, 0, None)
+                return Bulk(matched, done, skipped, 0, None, up_to)
             for reply in await self._commit.call_all([make(job_id) for job_id in ids]):
                 if isinstance(reply, BaseException) and not isinstance(reply, OakenError):
                     raise reply
@@ -269,7 +271,7 @@ class Jobs(Leasing):
                 done += not refused
             after = ids[-1]
         remaining = max(matched - done - skipped, 0)
-        return Bulk(matched, done, skipped, remaining, cursor_of(bound, after, up_to) if remaining else None)
+        return Bulk(matched, done, skipped, remaining, cursor_of(bound, after, up_to) if remaining else None, up_to)
 
     async def answer(self, who: Principal, job_id: int, text: str, *, epoch: int | None = None) -> Job:
         """Answers a job's open question; it is then runnable. For people, and for the agent that enqueued it. With `epoch` only the

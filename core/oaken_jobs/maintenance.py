@@ -42,6 +42,8 @@ class Maintenance(Loop):
         self._tokens = tokens
         self._role = role
         self._process = secrets.token_hex(8)
+        self.address: str | None = None
+        """Where this process serves, as a URL; to be set before the start."""
         self._started_at = clock.now()
         self._registered_at: float | None = None
 
@@ -82,6 +84,7 @@ class Maintenance(Loop):
             __version__,
             self._started_at,
             self._clock.now(),
+            self.address,
         )
         rows: list[ProcessRow] = await self._commit.call(Register(row))
         self._registered_at = self._clock.monotonic()

@@ -14,6 +14,7 @@ import orjson
 
 from oaken_jobs import auth
 from oaken_jobs.activity import Follower
+from oaken_jobs.backlog import Backlog, backlog
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import InvalidRequest, NotFound
 from oaken_jobs.events import event
@@ -33,7 +34,7 @@ from oaken_jobs.model import (
 )
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_ID
-from oaken_jobs.store.base import ActivityFilter, Document, JobFilter, Store
+from oaken_jobs.store.base import ActivityFilter, Document, Finishes, JobFilter, Store
 from oaken_jobs.waits import Wait, waits
 
 T = TypeVar("T")
@@ -143,6 +144,19 @@ class Reader:
         around = await self._store.surroundings(jobs, now) if any(job.state == "queued" for job in jobs) else None
         return {job.id: waits(job, self.rules, around, now) for job in jobs}
 
+    async def stuck(self, who: Principal) -> Backlog:
+        """What waits and why, over all queued jobs that the caller may see, and the one of each queue that could run longest."""
+        now = self.now()
+        lanes = await self._store.backlog(self._visible(who, JobFilter()), now)
+        samples = {job.id: job for job in await self._store.jobs([lane.sample for lane in lanes])}
+        reasons = await self.waits([*samples.values()])
+        return backlog([(lane, samples[lane.sample], reasons[lane.sample]) for lane in lanes if lane.sample in samples])
+
+    async def finishes(self, who: Principal, since: int) -> list[Finishes]:
+        """How many jobs have ended since a moment (ms), by minute and state."""
+        auth.require(who, "read")
+        return await self._store.finishes(since, who.workspace)
+
     async def snapshot(self, who: Principal, actor: str | None = None) -> Snapshot:
         """Counts, what is active, what ended last, and what is asked."""
         where = self._visible(who, JobFilter(actor=actor))
@@ -153,6 +167,14 @@ class Reader:
         recent = await self._store.ended(where, RECENT)
         questions = await self._store.open_questions(where, QUESTIONS)
         return Snapshot(self.now(), {state: counts.get(state, 0) for state in STATES}, active, recent, questions)
+
+    async def ended(self, who: Principal, where: JobFilter, limit: int) -> list[Job]:
+        """Final jobs that the caller may see, the last that ended first."""
+        return await self._store.ended(self._visible(who, where), limit)
+
+    async def open_questions(self, who: Principal, limit: int = QUESTIONS) -> list[Question]:
+        """What is asked and not answered, the longest waiting first."""
+        return await self._store.open_questions(self._visible(who, JobFilter()), limit)
 
     async def questions(self, who: Principal, job_id: int) -> list[Question]:
         """What a job has asked, the newest 200, oldest first."""
@@ -207,6 +229,18 @@ class Reader:
             return any(not where.events or row.event in where.events for row in rows)
 
         return await self._until(seconds, wanted, look, lambda found: bool(found.events or resync))
+
+    async def latest_events(
+        self, who: Principal, *, kinds: Sequence[str] = (), job_id: int | None = None, limit: int = 100
+    ) -> Events:
+        """The last public events, newest first: those of a job, or of these kinds among the last few thousand. `cursor` is where to go on
+        from them."""
+        auth.require(who, "read")
+        event.check_kinds(kinds)
+        where = ActivityFilter(events=tuple(kinds), job_id=job_id, workspace=who.workspace)
+        head = await self._store.activity_head()  # first: what comes meanwhile may come twice, and is not left out
+        rows = await self._store.latest_activity(limit, where)
+        return Events([event.of(row) for row in rows], str(max(head, rows[0].id if rows else 0)), False)
 
     async def children(self, who: Principal, job_id: int, limit: int = 500) -> list[Job]:
         """Newest first."""
@@ -298,6 +332,11 @@ class Reader:
                 )
             )
         return rows
+
+    async def paused(self, who: Principal) -> set[str]:
+        """Queues that hand out nothing."""
+        self._may_look(who)
+        return await self._store.paused()
 
     async def agents(self, who: Principal) -> list[AgentRow]:
         """Agents, last seen first; a caller that is bound to a workspace sees those bound to it."""

@@ -230,6 +230,7 @@ class Bulk(Shape):
     skipped: Count
     remaining: Count
     cursor: str | None
+    up_to: Count
 
 
 class Lease(Shape):

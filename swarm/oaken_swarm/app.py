@@ -21,7 +21,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.errors import InvalidRequest, OakenError, Unauthenticated, Unavailable, stopping
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import Request, read
-from oaken_swarm import signin
+from oaken_swarm import cookie, signin
 from oaken_swarm.body import (
     AT_ONCE,
     THREAD_BYTES,
@@ -41,9 +41,11 @@ from oaken_swarm.polls import Polls
 from oaken_swarm.problems import problem_answer
 from oaken_swarm.query import read_query
 from oaken_swarm.routes import ROUTES
+from oaken_swarm.visit import CODE_PATH, Visit
 from oaken_swarm.waits import Waits
 
 if TYPE_CHECKING:
+    from oaken_swarm.cockpit import Cockpit
     from oaken_swarm.metrics import Metrics
     from oaken_swarm.oidc import Oidc
 
@@ -57,10 +59,6 @@ _ROUTE = "oaken.route"
 INSTANCE_HEADER = b"oaken-instance"
 """Of a call to a mount, which has no field for it: which of several processes with the token calls."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
-_STREAM = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"x-accel-buffering", b"no"),  # proxies that hold answers back are asked not to
-)
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in _ALWAYS) + b"content-type: %b\r\ncontent-length: %d\r\n"
 
@@ -90,17 +88,20 @@ class App:
         self._local = local
         self._guard = Guard(server.host, server.allowed_hosts, server.allowed_origins)
         self._behind_proxy = server.behind_proxy
-        self._callers = Callers(core.tokens, core.clock, oidc)
+        self._callers = Callers(core.tokens, core.sessions, core.clock, oidc)
         self._polls = Polls(core.clock)
         self._paths = Paths(ROUTES)
         self._mounts = dict(mounts or {})
         self._waits = Waits()
         self._streams = Waits(last=True)
         self._metrics: Metrics | None = None
-        if local is None:
-            from oaken_swarm.metrics import Metrics  # not for commands, which are to come at once
+        self._cockpit: Cockpit | None = None
+        if local is None:  # not for commands, which are to come at once
+            from oaken_swarm.cockpit import Cockpit
+            from oaken_swarm.metrics import Metrics
 
             self._metrics = Metrics(core, lambda: self._streams.open)
+            self._cockpit = Cockpit(core)
         self._stopping = False
         self._sizes = _sizes(core)
         # As JSON a text only gets longer.
@@ -126,13 +127,17 @@ class App:
         try:
             path = scope.get("raw_path", b"").decode("ascii")
             headers = _Headers(scope)
-            self._guard.check(headers.hosts, headers.origin)
+            door = path.split("/", 2)[1]
+            by_code = self._cockpit is not None and path == CODE_PATH
+            # The file that brings a code is no page of ours, and the code says enough.
+            self._guard.check(headers.hosts, None if by_code and headers.origin == b"null" else headers.origin)
             address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
-            door = path.split("/", 2)[1] if self._mounts else ""
             if door in self._mounts:
                 answer = await self._hand_on(door, scope, headers, receive, send, address)
                 if answer is None:
                     return
+            elif self._cockpit is not None and door in self._cockpit.doors:
+                answer = await self._show(self._cockpit, scope, path, headers, receive, address)
             else:
                 answer = await self._answer(scope, path, headers, receive, address)
             if isinstance(answer, Stream):
@@ -165,7 +170,7 @@ class App:
 
     async def _pour(self, stream: Stream, receive: Receive, send: Send) -> None:
         """Sends parts as they come. A client that reads slowly holds up nobody: the parts are made as it takes them."""
-        await send({"type": "http.response.start", "status": 200, "headers": [*_ALWAYS, *_STREAM]})
+        await send({"type": "http.response.start", "status": 200, "headers": [*_ALWAYS, *stream.headers]})
 
         async def pour() -> None:
             async for part in stream.parts:
@@ -220,8 +225,7 @@ class App:
         if route is None:
             return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),))
         scope[_ROUTE] = route.path
-        token = None if route.open else headers.token
-        who = self._local or (_NOBODY if route.open else await self._callers.authenticate(token, address))
+        token, who = await self._who(route, headers, self._base(scope, headers), address)
         if route.needs is not None:
             auth.require(who, route.needs)
         call = self._call(receive, who, None if self._local else token, params)
@@ -241,6 +245,42 @@ class App:
         if call.idempotency_key is None or route.repeats == "key":
             return await route.handler(call, asked)
         return await self._once(call, route, call.idempotency_key, path, asked, data)
+
+    async def _who(self, route: Route, headers: _Headers, base: str, address: str) -> tuple[str | None, Principal]:
+        """What the caller came with, and who that is. A session reads; for writing a token is needed, which no browser sends by itself."""
+        if self._local is not None or route.open:
+            return None, self._local or _NOBODY
+        if headers.token is None and not route.writes and headers.cookie is not None and headers.same_origin:
+            secret = cookie.find(headers.cookie, base)
+            if secret is not None:
+                return secret, (await self._callers.session(secret)).who
+        return headers.token, await self._callers.authenticate(headers.token, address)
+
+    async def _show(
+        self, cockpit: Cockpit, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
+    ) -> Answer | Stream:
+        """A page of the cockpit."""
+        if self._stopping:
+            raise stopping()
+        call = self._call(receive, _NOBODY, headers.token, {})
+        call.base = self._base(scope, headers)
+        visit = Visit(
+            call,
+            scope["method"],
+            path,
+            scope["query_string"],
+            address,
+            headers.cookie,
+            headers.origin,
+            headers.fetch_site,
+            b"text/html" in headers.accept,
+            self._sizes["small"],
+            headers.content_type,
+        )
+        answer, route = await cockpit.answer(visit)
+        if route is not None:
+            scope[_ROUTE] = route.path
+        return answer
 
     async def _body(self, route: Route, query: dict[str, Any], headers: _Headers, receive: Receive) -> Any:
         """The fields of a call, from a body of JSON, or from one that is a text and the query."""
@@ -289,7 +329,8 @@ def _at_once(scope: Scope, answer: Answer) -> bool:
 
 
 async def _in_parts(send: Send, answer: Answer) -> None:
-    start = [*_ALWAYS, *answer.headers]
+    kept = any(name == b"cache-control" for name, _ in answer.headers)
+    start = [*(_ALWAYS[1:] if kept else _ALWAYS), *answer.headers]
     if answer.body or answer.status != 204:
         start += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(answer.body)))
     await send({"type": "http.response.start", "status": answer.status, "headers": start})
@@ -309,8 +350,11 @@ class _Headers:
     """The headers that matter here, from one pass over them all."""
 
     __slots__ = (
+        "accept",
         "content_encoding",
         "content_type",
+        "cookie",
+        "fetch_site",
         "forwarded_for",
         "hosts",
         "idempotency_key",
@@ -331,6 +375,9 @@ class _Headers:
         self.instance: str | None = None
         self.last_event_id: str | None = None
         self.forwarded_for: bytes | None = None
+        self.accept: bytes = b""
+        self.cookie: bytes | None = None
+        self.fetch_site: bytes | None = None
         self.traceparent: str | None = None
         for name, value in scope["headers"]:
             if name == b"host":
@@ -352,8 +399,20 @@ class _Headers:
                 self.last_event_id = value.decode("latin-1")
             elif name == b"traceparent":
                 self.traceparent = value.decode("latin-1")
+            elif name == b"cookie":
+                self.cookie = value if self.cookie is None else self.cookie + b"; " + value
+            elif name == b"accept":
+                self.accept = value
+            elif name == b"sec-fetch-site":
+                self.fetch_site = value
             elif name == b"x-forwarded-for":
                 self.forwarded_for = value  # of several the last, which the nearest proxy has added
+
+    @property
+    def same_origin(self) -> bool:
+        """Whether no page of another origin asks, as far as its browser says. Another port of this machine is another origin, though not
+        another site, to which cookies would not be sent."""
+        return self.fetch_site in (None, b"same-origin", b"none")
 
 
 def _sizes(core: Core) -> dict[BodySize, Size]:

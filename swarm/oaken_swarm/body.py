@@ -115,6 +115,14 @@ async def read_text(receive: Receive, size: Size, encoding: bytes | None) -> str
     return text
 
 
+async def read_form(receive: Receive, size: Size, media_type: bytes | None) -> bytes:
+    """The body of a form as a browser sends it, to be read as a query. Raises `TooLarge` and `UnsupportedMediaType`."""
+    raw, _ = await _read(receive, size, None)
+    if media_type is None or media_type.partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
+        raise UnsupportedMediaType("A page takes forms (application/x-www-form-urlencoded); for JSON there is /v1.")
+    return raw
+
+
 def _refuse_encoded(encoding: bytes | None) -> None:
     if encoding is not None and encoding.strip().lower() not in (b"identity", b""):
         raise UnsupportedMediaType("A body must be sent as it is: compressed ones (Content-Encoding) are not read.")

@@ -36,11 +36,19 @@ class Answer(NamedTuple):
     media_type: bytes = b"application/json"
 
 
+EVENT_STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # proxies that hold answers back are asked not to
+)
+
+
 class Stream(NamedTuple):
-    """A response that goes on: parts of an event stream, until they end, the client goes, `ended` returns or the server stops."""
+    """A response that goes on: parts, of an event stream unless `headers` say otherwise, until they end, the client goes, `ended` returns
+    or the server stops."""
 
     parts: AsyncGenerator[bytes]
     ended: Callable[[], Coroutine[Any, Any, None]]
+    headers: tuple[tuple[bytes, bytes], ...] = EVENT_STREAM
 
 
 REPLAYED = ((b"idempotency-replayed", b"true"),)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from oaken_jobs.errors import MethodNotAllowed, NotFound
 from oaken_jobs.redaction import clean
@@ -76,32 +76,43 @@ class Route:
         return next(iter(self.many.model_fields)) if self.many is not None else ""
 
 
+class Placed(Protocol):
+    """What may be found by a method and a path: a route of the interface, or a page."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+R = TypeVar("R", bound=Placed)
+
+
 @dataclass(slots=True)
-class _Node:
-    literal: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
-    param: _Node | None = None
-    methods: dict[str, tuple[Route, tuple[str, ...]]] = field(
-        default_factory=dict[str, "tuple[Route, tuple[str, ...]]"]
-    )
+class _Node(Generic[R]):
+    literal: dict[str, _Node[R]] = field(default_factory=dict[str, "_Node[R]"])
+    param: _Node[R] | None = None
+    methods: dict[str, tuple[R, tuple[str, ...]]] = field(default_factory=dict[str, "tuple[R, tuple[str, ...]]"])
     """Route and the names of its parameters, in order."""
     allowed: list[str] = field(default_factory=list[str])
     """What may be done here, HEAD and OPTIONS included."""
 
 
-class Found(NamedTuple):
+class Found(NamedTuple, Generic[R]):
     """What a path leads to: None for OPTIONS, which only asks for what is `allowed`."""
 
-    route: Route | None
+    route: R | None
     params: dict[str, str]
     allowed: list[str]
 
 
-class Paths:
-    """All routes of a server."""
+class Paths(Generic[R]):
+    """All routes of a server, or all its pages."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._root = _Node()
-        self._fixed: dict[tuple[str, str], Found] = {}
+    def __init__(self, routes: Iterable[R]) -> None:
+        self._root = _Node[R]()
+        self._fixed: dict[tuple[str, str], Found[R]] = {}
         """By method and path, what the walk finds where a path has no parameters."""
         for route in routes:
             node = self._root
@@ -109,10 +120,10 @@ class Paths:
             for segment in route.path.split("/")[1:]:
                 if segment.startswith("{"):
                     names.append(segment[1:-1])
-                    node.param = node.param or _Node()
+                    node.param = node.param or _Node[R]()
                     node = node.param
                 else:
-                    node = node.literal.setdefault(segment, _Node())
+                    node = node.literal.setdefault(segment, _Node[R]())
             node.methods[route.method] = (route, tuple(names))
             also = {"HEAD", "OPTIONS"} if "GET" in node.methods else {"OPTIONS"}
             node.allowed[:] = sorted(node.methods.keys() | also)
@@ -120,7 +131,7 @@ class Paths:
                 # The list itself, since other methods of the same path may follow.
                 self._fixed[route.method, route.path] = Found(route, {}, node.allowed)
 
-    def find(self, method: str, path: str) -> Found:
+    def find(self, method: str, path: str) -> Found[R]:
         """The route for a path as it was sent, percent-encoding included. Raises `NotFound` and `MethodNotAllowed`.
 
         HEAD is answered as GET.
@@ -128,7 +139,7 @@ class Paths:
         fixed = self._fixed.get((method, path))
         if fixed is not None:
             return fixed
-        node: _Node | None = self._root
+        node: _Node[R] | None = self._root
         values: list[str] = []
         for segment in path.split("/")[1:]:
             child = node.literal.get(segment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -323,3 +324,26 @@ async def test_who_may_not_read_gets_no_events_and_who_is_bound_gets_those_of_it
 
 async def test_every_kind_of_event_has_a_name_others_may_filter_by(world: World) -> None:
     assert len((await world.jobs.events(VIEWER, after="0", kinds=PUBLIC)).events) == 0
+
+
+async def test_the_latest_events_come_newest_first_and_go_on_at_their_cursor(world: World) -> None:
+    first = await world.add()
+    await world.add()
+    await world.jobs.cancel(ME, first.id)
+    await world.jobs.set_paused(ME, "mail", True)
+    found = await world.jobs.latest_events(ME)
+    assert [(one.kind, one.verb) for one in found.events] == [
+        ("queue_state_changed", "pause"),
+        ("job_state_changed", "cancel"),
+        ("job_state_changed", "enqueue"),
+        ("job_state_changed", "enqueue"),
+    ]
+    assert (await world.jobs.events(ME, after=found.cursor)).events == []
+    await world.add()
+    assert len((await world.jobs.events(ME, after=found.cursor)).events) == 1
+    of_job = await world.jobs.latest_events(ME, job_id=first.id)
+    assert [one.verb for one in of_job.events] == ["cancel", "enqueue"]
+    of_kind = await world.jobs.latest_events(ME, kinds=["queue_state_changed"], limit=1)
+    assert [one.verb for one in of_kind.events] == ["pause"]
+    elsewhere = replace(ME, workspace="elsewhere")
+    assert (await world.jobs.latest_events(elsewhere)).events == []

@@ -197,9 +197,9 @@ async def test_all_that_match_are_requeued_and_others_are_not(world: World) -> N
     other = await world.add("other")
     where = JobFilter(states=("failed",), kinds=("work",))
     counted = await world.jobs.requeue_all(ME, where, dry_run=True)
-    assert counted == (253, 0, 0, 253, counted.cursor)
-    assert await world.jobs.requeue_all(ME, JobFilter(tag="keep"), queue="mail") == (3, 3, 0, 0, None)
-    assert await world.jobs.requeue_all(ME, where) == (250, 250, 0, 0, None)
+    assert counted == (253, 0, 0, 253, counted.cursor, 254)
+    assert await world.jobs.requeue_all(ME, JobFilter(tag="keep"), queue="mail") == (3, 3, 0, 0, None, 254)
+    assert await world.jobs.requeue_all(ME, where) == (250, 250, 0, 0, None, 254)
     assert await world.core.store.states(JobFilter()) == {"queued": 254}
     assert (await world.job(other.id)).run_at == other.run_at
     assert {job.queue for job in (await world.jobs.list(ME, JobFilter(tag="keep"))).jobs} == {"mail"}

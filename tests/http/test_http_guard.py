@@ -102,7 +102,6 @@ async def test_the_scheme_of_a_token_is_taken_in_any_case(server: Service) -> No
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/",
         "/v1/jobs/",

@@ -173,7 +173,7 @@ async def test_all_that_match_are_counted_requeued_and_cancelled(server: Service
     counted = await client.requeue_all({"state": "failed", "tag": "t"}, dry_run=True)
     assert (counted["matched"], counted["done"], counted["remaining"]) == (3, 0, 3)
     done = await client.requeue_all({"state": ["failed"]}, queue="slow")
-    assert done == {"matched": 3, "done": 3, "skipped": 0, "remaining": 0, "cursor": None}
+    assert done == {"matched": 3, "done": 3, "skipped": 0, "remaining": 0, "cursor": None, "up_to": 3}
     assert {job["queue"] for job in (await client.jobs())["jobs"]} == {"slow"}
     assert (await client.cancel_all({"queue": "slow"}))["done"] == 3
     with pytest.raises(InvalidRequest, match="matches every job"):

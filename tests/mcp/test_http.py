@@ -161,7 +161,9 @@ async def test_what_was_leased_for_a_client_that_has_gone_goes_back(
     job = (await core.jobs.enqueue(who, NewJobRequest(kind="shout"))).job
     headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
     scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b""}
-    call = Call(core, Callers(core.tokens, core.clock, None), Polls(core.clock), Waits(), receive, who, None)
+    call = Call(
+        core, Callers(core.tokens, core.sessions, core.clock, None), Polls(core.clock), Waits(), receive, who, None
+    )
     endpoint = Endpoint(core)
     with pytest.raises(ClientGone):
         await endpoint(

@@ -375,6 +375,50 @@ class UseTokens:
 
 
 @dataclass(slots=True)
+class AddSession:
+    """Logs a browser in with a token; forgets sessions whose time is over. Reply: None."""
+
+    hash: str
+    token: str
+    token_hash: str
+    expires_at: int
+    actor: Actor
+
+
+@dataclass(slots=True)
+class SeeSession:
+    """Writes down when (ms) a session was last used. Reply: None."""
+
+    hash: str
+    at: int
+
+
+@dataclass(slots=True)
+class EndSession:
+    """Ends a session. Reply: None; `NotFound` where there is none."""
+
+    id: int
+    actor: Actor
+
+
+@dataclass(slots=True)
+class AddCode:
+    """Keeps the hash of a login code. Reply: None."""
+
+    hash: str
+    token: str
+    token_hash: str
+    expires_at: int
+
+
+@dataclass(slots=True)
+class UseCode:
+    """Uses a login code up. Reply: name and hash of its token, `(str, str)`; None for one that is not good, or not any more."""
+
+    hash: str
+
+
+@dataclass(slots=True)
 class RevokeToken:
     """Revokes a token and gives its leases back unharmed. Reply: `TokenRow`."""
 
@@ -505,6 +549,8 @@ class ProcessRow(NamedTuple):
     version: str
     started_at: int
     seen_at: int
+    address: str | None = None
+    """Of one that serves: where, as a URL."""
 
 
 class HealthRow(NamedTuple):
@@ -514,6 +560,19 @@ class HealthRow(NamedTuple):
     healthy: bool
     reason: str | None
     at: int
+
+
+class SessionRow(NamedTuple):
+    """A browser that is logged in: by hashes of what it keeps, and of the token that it logged in with."""
+
+    id: int
+    hash: str
+    token: str
+    token_hash: str
+    created_at: int
+    seen_at: int
+    """To within a minute."""
+    expires_at: int
 
 
 class TokenRow(NamedTuple):
@@ -566,6 +625,11 @@ Op = (
     | AddToken
     | RotateToken
     | UseTokens
+    | AddSession
+    | SeeSession
+    | EndSession
+    | AddCode
+    | UseCode
     | RevokeToken
     | Audit
     | SeeAgents
@@ -587,6 +651,7 @@ Reply = (
     | int
     | TokenRow
     | tuple[Schedule, bool]
+    | tuple[str, str]
     | list[ProcessRow]
     | BaseException
     | None
@@ -653,6 +718,32 @@ class Depth(NamedTuple):
     kind: str
     jobs: int
     waited_ms: int | None
+
+
+SPENT = "spent"
+"""Stands for a state where what attempts cost is counted, whatever became of their jobs."""
+
+
+class Finishes(NamedTuple):
+    """How many jobs ended in a minute (of those since 1970) in a state; as `SPENT`, how many attempts said what they cost, and how much."""
+
+    minute: int
+    state: str
+    jobs: int
+    cost_usd: float
+
+
+class Waiting(NamedTuple):
+    """Queued jobs of one queue, kind and priority that wait alike, as far as their rows say it."""
+
+    queue: str
+    jobs: int
+    since: int
+    """When (ms) the first of them became, or becomes, runnable."""
+    due: bool
+    """Whether they could run."""
+    sample: int
+    """The id of one of them; of those of a queue that could run, the one that has waited longest stands for its own."""
 
 
 class Surroundings(NamedTuple):
@@ -766,6 +857,10 @@ class Store(Protocol):
         """Rows after a cursor, in commit order."""
         ...
 
+    async def latest_activity(self, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
+        """Newest first; of a job all there are, else those among the newest few thousand."""
+        ...
+
     async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
         """The ids of rows behind `after` that may be forgotten: from before a moment (ms), about no job that is there, and not among the
         newest `replayable`."""
@@ -798,6 +893,20 @@ class Store(Protocol):
         ...
 
     async def counts(self, workspace: str | None = None) -> list[Counts]: ...
+
+    async def backlog(self, where: JobFilter, now: int) -> list[Waiting]:
+        """Queued jobs by what keeps them waiting."""
+        ...
+
+    async def finishes(self, since: int, workspace: str | None = None) -> list[Finishes]:
+        """From the minute of a moment (ms) on."""
+        ...
+
+    async def session(self, digest: str) -> SessionRow | None:
+        """By the hash of its secret, also one whose time is over."""
+        ...
+
+    async def sessions(self) -> list[SessionRow]: ...
 
     async def states(self, where: JobFilter) -> dict[str, int]:
         """How many jobs are in each state."""

@@ -225,7 +225,8 @@ def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
     return {**_enqueued(call, one), "status": 201 if one.created else 200}
 
 
-def _filter(asked: JobsQuery | JobsFilter) -> JobFilter:
+def filter_of(asked: JobsQuery | JobsFilter) -> JobFilter:
+    """The same as the store takes it."""
     return JobFilter(
         states=tuple(asked.state),
         kinds=tuple(asked.kind),
@@ -247,7 +248,7 @@ def _filter(asked: JobsQuery | JobsFilter) -> JobFilter:
 
 
 async def list_jobs(call: Call, asked: JobsQuery) -> Answer:
-    where = _filter(asked)
+    where = filter_of(asked)
     jobs = call.core.jobs
     page = await jobs.list(call.who, where, cursor=asked.cursor, limit=asked.limit)
     if not asked.full:
@@ -355,7 +356,7 @@ async def requeue(call: Call, asked: RequeueRequest) -> Answer:
 async def requeue_all(call: Call, asked: BulkRequeueRequest) -> Answer:
     done = await call.core.jobs.requeue_all(
         call.who,
-        _filter(asked.filter),
+        filter_of(asked.filter),
         queue=asked.queue,
         retriage=asked.retriage,
         dry_run=asked.dry_run,
@@ -365,7 +366,9 @@ async def requeue_all(call: Call, asked: BulkRequeueRequest) -> Answer:
 
 
 async def cancel_all(call: Call, asked: BulkRequest) -> Answer:
-    done = await call.core.jobs.cancel_all(call.who, _filter(asked.filter), dry_run=asked.dry_run, cursor=asked.cursor)
+    done = await call.core.jobs.cancel_all(
+        call.who, filter_of(asked.filter), dry_run=asked.dry_run, cursor=asked.cursor
+    )
     return answer(done._asdict())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.store.base import TASK_MS, Prune
+from oaken_jobs.store.sql import finishes
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.reads import FORGOTTEN, activity_behind
 from oaken_jobs.store.sql.unit import Unit
@@ -60,6 +61,7 @@ def prune(unit: Unit, op: Prune) -> int:
         db.run(_MARK, FORGOTTEN, max(forgotten))
     lines = db.run(OLD_LINES, op.log_before, op.limit)
     audits = db.run(OLD_AUDITS, op.audit_before, op.limit)
+    finishes.forget(unit, op.before)
     return max(more, len(op.activity), lines, audits, op.limit if _forget_tasks(unit) else 0)
 
 

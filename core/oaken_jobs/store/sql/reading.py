@@ -15,15 +15,18 @@ from oaken_jobs.store.base import (
     Counts,
     Depth,
     Document,
+    Finishes,
     HealthRow,
     JobFilter,
     Leases,
     ProcessRow,
+    SessionRow,
     Surroundings,
     TaskRow,
     TokenRow,
+    Waiting,
 )
-from oaken_jobs.store.sql import prune, reads, schedules
+from oaken_jobs.store.sql import backlog, finishes, prune, reads, schedules, sessions
 from oaken_jobs.store.sql.database import Database
 
 P = ParamSpec("P")
@@ -63,6 +66,9 @@ class Reading(ABC):
 
     async def activity(self, after: int, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
         return await self._find(reads.activity, after, limit, where)
+
+    async def latest_activity(self, limit: int, where: ActivityFilter = EVERYTHING) -> list[Activity]:
+        return await self._read(reads.latest_activity, limit, where)
 
     async def old_activity(self, after: int, before: int, replayable: int, limit: int) -> list[int]:
         return await self._read(prune.old_activity, after, before, replayable, limit)
@@ -114,6 +120,18 @@ class Reading(ABC):
 
     async def counts(self, workspace: str | None = None) -> list[Counts]:
         return await self._read(reads.counts, workspace)
+
+    async def backlog(self, where: JobFilter, now: int) -> list[Waiting]:
+        return await self._read(backlog.backlog, where, now)
+
+    async def finishes(self, since: int, workspace: str | None = None) -> list[Finishes]:
+        return await self._read(finishes.finishes, since, workspace)
+
+    async def session(self, digest: str) -> SessionRow | None:
+        return await self._find(sessions.session, digest)
+
+    async def sessions(self) -> list[SessionRow]:
+        return await self._read(sessions.sessions)
 
     async def states(self, where: JobFilter) -> dict[str, int]:
         return await self._read(reads.states, where)

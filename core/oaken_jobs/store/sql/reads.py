@@ -36,8 +36,9 @@ from oaken_jobs.store.sql.unit import (
 
 _ACTIVITY = (
     f"select {', '.join(f'a.{name}' for name in ACTIVITY_WRITTEN)}, j.kind, j.queue "
-    "from activity a left join jobs j on j.id = a.job_id"
+    "from {} a left join jobs j on j.id = a.job_id"
 )
+_ALL_ACTIVITY = _ACTIVITY.format("activity")
 
 
 def jobs(db: Database, ids: Sequence[int]) -> list[Job]:
@@ -52,7 +53,10 @@ def bodies(db: Database, table: str, ids: Sequence[int]) -> dict[int, str]:
     }
 
 
-class _Where:
+_ILL = frozenset(("warn", "bad"))
+
+
+class Where:
     """The conditions of a filter on `jobs j`, and what they bind."""
 
     def __init__(self, db: Database, where: JobFilter) -> None:
@@ -66,6 +70,8 @@ class _Where:
         ):
             if wanted:
                 self.add(f"j.{column} in texts(?0)", db.array(wanted))
+        if where.grades and _ILL.issuperset(where.grades):
+            self.add("j.grade in ('warn', 'bad')")  # of which there is an index
         if where.not_queues:
             self.add("not j.queue in texts(?0)", db.array(where.not_queues))
         for column, one in (
@@ -124,7 +130,7 @@ _PARAMETER = re.compile(r"\?(\d+)")
 
 
 def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) -> list[Job]:
-    found = _Where(db, where)
+    found = Where(db, where)
     if before is not None:
         found.add("j.id < ?0", before)
     last = found.numbered("order by j.id desc limit ?0", limit)
@@ -132,7 +138,7 @@ def list_jobs(db: Database, where: JobFilter, before: int | None, limit: int) ->
 
 
 def ended(db: Database, where: JobFilter, limit: int) -> list[Job]:
-    found = _Where(db, where)
+    found = Where(db, where)
     found.add("j.finished_at is not null")
     last = found.numbered("order by j.finished_at desc, j.id desc limit ?0", limit)
     return [Job._make(row) for row in db.all(f"select {JOB_COLUMNS} from jobs j{found} {last}", *found.values)]
@@ -144,14 +150,14 @@ def late_result(db: Database, job_id: int, epoch: int) -> str | None:
 
 
 def matching(db: Database, where: JobFilter, after: int, up_to: int, limit: int) -> list[int]:
-    found = _Where(db, where)
+    found = Where(db, where)
     found.add("j.id > ?0 and j.id <= ?1", after, up_to)
     last = found.numbered("order by j.id limit ?0", limit)
     return [row[0] for row in db.all(f"select j.id from jobs j{found} {last}", *found.values)]
 
 
 def count(db: Database, where: JobFilter, after: int, up_to: int) -> int:
-    found = _Where(db, where)
+    found = Where(db, where)
     found.add("j.id > ?0 and j.id <= ?1", after, up_to)
     return int(db.all(f"select count(*) from jobs j{found}", *found.values)[0][0])
 
@@ -162,7 +168,7 @@ def last_id(db: Database) -> int:
 
 
 def states(db: Database, where: JobFilter) -> dict[str, int]:
-    found = _Where(db, where)
+    found = Where(db, where)
     return {
         row[0]: row[1] for row in db.all(f"select j.state, count(*) from jobs j{found} group by j.state", *found.values)
     }
@@ -195,7 +201,7 @@ def questions(db: Database, job_id: int) -> list[Question]:
 
 
 def open_questions(db: Database, where: JobFilter, limit: int) -> list[Question]:
-    found = _Where(db, where)
+    found = Where(db, where)
     found.add("j.question is not null")
     last = found.numbered("order by q.id limit ?0", limit)
     columns = ", ".join(f"q.{name}" for name in Question._fields)
@@ -220,10 +226,40 @@ def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:
 
 
 def activity(db: Database, after: int, limit: int, where: ActivityFilter) -> list[Activity]:
-    # Rows beyond this may be followed by some with lower ids, of transactions that are still under way.
-    head = db.all(db.queries.activity_head)[0][0]
+    head = _activity_end(db)
     terms = ["a.id > ?1 and a.id <= ?2"]
     values: list[Any] = [after, head]
+    _add_activity(db, where, terms, values)
+    values.append(limit)
+    rows = db.all(f"{_ALL_ACTIVITY} where {' and '.join(terms)} order by a.id limit ?{len(values)}", *values)
+    return [Activity._make(row) for row in rows]
+
+
+def latest_activity(db: Database, limit: int, where: ActivityFilter) -> list[Activity]:
+    values: list[Any] = [_activity_end(db), LATEST]
+    of_job = ""
+    if where.job_id is not None:
+        values.append(where.job_id)
+        of_job = " and a.job_id = ?3"
+    newest = f"(select a.* from activity a where a.id <= ?1{of_job} order by a.id desc limit ?2)"
+    terms = ["true"]
+    _add_activity(db, where, terms, values)
+    values.append(limit)
+    last = f"where {' and '.join(terms)} order by a.id desc limit ?{len(values)}"
+    return [Activity._make(row) for row in db.all(f"{_ACTIVITY.format(newest)} {last}", *values)]
+
+
+LATEST = 5_000
+"""Rows of activity that are looked through for the latest ones that match."""
+
+
+def _activity_end(db: Database) -> int:
+    """Rows beyond this may be followed by some with lower ids, of transactions that are still under way."""
+    return int(db.all(db.queries.activity_head)[0][0])
+
+
+def _add_activity(db: Database, where: ActivityFilter, terms: list[str], values: list[Any]) -> None:
+    """The conditions of a filter on `activity a`."""
     for column, words in (("verb", where.verbs), ("event", where.events)):
         if words:
             values.append(db.array(words))
@@ -232,13 +268,10 @@ def activity(db: Database, after: int, limit: int, where: ActivityFilter) -> lis
         if value is not None:
             values.append(value)
             terms.append(f"a.{column} = ?{len(values)}")
-    values.append(limit)
-    rows = db.all(f"{_ACTIVITY} where {' and '.join(terms)} order by a.id limit ?{len(values)}", *values)
-    return [Activity._make(row) for row in rows]
 
 
 def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
-    rows = db.all(f"{_ACTIVITY} where a.job_id = ?1 order by a.id limit ?2", job_id, limit)
+    rows = db.all(f"{_ALL_ACTIVITY} where a.job_id = ?1 order by a.id limit ?2", job_id, limit)
     return [Activity._make(row) for row in rows]
 
 

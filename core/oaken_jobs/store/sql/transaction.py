@@ -14,6 +14,8 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import CHILDREN, Enqueued, Job, Schedule
 from oaken_jobs.store.base import (
+    AddCode,
+    AddSession,
     AddTask,
     AddToken,
     Adopt,
@@ -26,6 +28,7 @@ from oaken_jobs.store.base import (
     Drain,
     Edit,
     Emit,
+    EndSession,
     Enqueue,
     Erase,
     Finish,
@@ -46,14 +49,16 @@ from oaken_jobs.store.base import (
     RevokeToken,
     RotateToken,
     SeeAgents,
+    SeeSession,
     SetHealth,
     SetPaused,
     Settle,
     Sweep,
     Unregister,
+    UseCode,
     UseTokens,
 )
-from oaken_jobs.store.sql import once, schedules
+from oaken_jobs.store.sql import finishes, once, schedules, sessions
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.changes import Changes, named
 from oaken_jobs.store.sql.claims import Claims
@@ -88,6 +93,11 @@ _STAGES: dict[type, int] = {
     Prune: _ADMINISTER,
     PutSchedule: _ADMINISTER,
     RemoveSchedule: _ADMINISTER,
+    AddSession: _ADMINISTER,
+    SeeSession: _ADMINISTER,
+    EndSession: _ADMINISTER,
+    AddCode: _ADMINISTER,
+    UseCode: _ADMINISTER,
     Sweep: _CHANGE,
     Finish: _CHANGE,
     Beat: _CHANGE,
@@ -172,6 +182,7 @@ class Transaction:
         for place, op in stages[_CLAIM]:
             replies[place] = self._claims.claim(op) if isinstance(op, Claim) else self._claims.resume(op)
         self._changes.settle()
+        finishes.add(self._unit)
         self._unit.tell()
         return replies
 
@@ -183,6 +194,8 @@ class Transaction:
         if isinstance(op, RemoveSchedule):
             schedules.remove(self._unit, op)
             return None
+        if isinstance(op, AddSession | SeeSession | EndSession | AddCode | UseCode):
+            return sessions.apply(self._unit, op)
         if isinstance(op, Begin):
             return once.begin(self._unit, op)
         if isinstance(op, Settle):

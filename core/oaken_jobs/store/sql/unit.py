@@ -37,6 +37,7 @@ _ATTEMPT_KEY = ("job_id", "epoch")
 _TOLD = frozenset(("requeue", "answer", "resume", "edit"))
 """Verbs that are changes although the state may stay what it was."""
 _ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
+_COST = len(_ATTEMPT_KEY) + _ATTEMPT_END.index("cost_usd")
 
 
 class Unit:
@@ -75,6 +76,10 @@ class Unit:
         """Jobs whose rows this transaction has written."""
         self.told = False
         """Whether rows of activity were written."""
+        self.finished: Counter[tuple[str, str]] = Counter()
+        """Jobs that ended, by workspace and state."""
+        self.spent: dict[str, tuple[int, float]] = {}
+        """By workspace: how many attempts said what they cost, and how much."""
         self.moved: Counter[tuple[str, str]] = Counter()
         """What was done to jobs: by verb, and the state it led to."""
 
@@ -143,6 +148,8 @@ class Unit:
                 self.left.add(before.holder)
             if after.serial_key is not None and before.blocked == FREE and after.state != "running":
                 self.freed.add((after.workspace, after.serial_key))
+            if after.final and after.state != before.state:
+                self.finished[after.workspace, after.state] += 1
             if after.parent_id is not None and after.final:
                 self.parents.add(after.parent_id)
             if after.blocked == CHILDREN:
@@ -210,6 +217,7 @@ class Unit:
             db.insert("attempts", _BEGUN, self.begun)
             self.begun = []
         if self.ended:
+            self._add_costs()
             db.update("attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
             self.ended = []
         if self.bodies:
@@ -229,6 +237,14 @@ class Unit:
             self.told = True
             self.db.add_activity(_ACTIVITY, self.activity)
             self.activity = []
+
+    def _add_costs(self) -> None:
+        for row in self.ended:
+            cost = row[_COST]
+            if cost is not None:
+                workspace = self.jobs[row[0]].workspace
+                attempts, spent = self.spent.get(workspace, (0, 0.0))
+                self.spent[workspace] = (attempts + 1, spent + cost)
 
     def forget(self) -> None:
         """Jobs were changed behind the back of what is remembered."""

@@ -1,0 +1,137 @@
+"""The cockpit's door: finds the page, knows its caller by token or session, and shows refusals as pages."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+from urllib.parse import quote
+
+from oaken_jobs import auth
+from oaken_jobs.core import Core
+from oaken_jobs.errors import Forbidden, OakenError, Unauthenticated
+from oaken_jobs.requests import read
+from oaken_jobs.sessions import is_form_token
+from oaken_swarm import cookie
+from oaken_swarm.body import read_form
+from oaken_swarm.call import Answer, Stream
+from oaken_swarm.cockpit import template
+from oaken_swarm.cockpit.figures import Figures
+from oaken_swarm.cockpit.page import Page, View
+from oaken_swarm.cockpit.pages import PAGES
+from oaken_swarm.paths import Paths
+from oaken_swarm.problems import problem_answer
+from oaken_swarm.query import read_query
+from oaken_swarm.visit import CODE_PATH, Visit
+
+_MINUTE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?", re.ASCII)
+"""A moment as browsers' fields have it, without a zone; it is meant in UTC."""
+
+
+class Cockpit:
+    """All pages of a server. `doors` are the first segments of their paths."""
+
+    def __init__(self, core: Core) -> None:
+        self._figures = Figures(core.clock)
+        self._paths = Paths(PAGES)
+        # They take half a second, which nobody is to wait for: neither who starts a server nor who looks at a page first.
+        threading.Thread(target=template.load, name="templates", daemon=True).start()
+        self.doors = frozenset(page.path.split("/", 2)[1] for page in PAGES)
+
+    async def answer(self, visit: Visit) -> tuple[Answer | Stream, Page | None]:
+        """What a visit is answered, and by which page; None where it found none."""
+        page: Page | None = None
+        view = View(visit.call, visit.path, visit.address, self._figures)
+        try:
+            page, params, allowed = self._paths.find(visit.method, visit.path)
+            if page is None:
+                return Answer(b"", 204, ((b"allow", ", ".join(allowed).encode()),)), None
+            visit.call.params = params
+            if page.open:
+                if page.method != "GET":
+                    _own_origin(visit)
+            else:
+                await self._recognise(view, visit)
+            if page.needs is not None:
+                auth.require(view.who, page.needs)
+            return await page.handler(view, read(page.takes, await self._fields(page, view, visit))), page
+        except Unauthenticated as refusal:
+            return self._to_login(view, visit, refusal), page
+        except OakenError as refusal:
+            if not visit.browser:
+                return problem_answer(refusal), page
+            return view.render(
+                "error.html", refusal.status, title=refusal.title, error=refusal, back=_back(visit)
+            ), page
+
+    async def _recognise(self, view: View, visit: Visit) -> None:
+        """Who calls: by a token, or by a session, whose forms come from a page of ours alone."""
+        call = visit.call
+        if call.token is not None:
+            call.who = await call.callers.authenticate(call.token, visit.address)
+            view.known = True
+            return
+        secret = cookie.find(visit.cookie, call.base) if visit.cookie is not None else None
+        if secret is None:
+            raise Unauthenticated("This page is for those who are logged in.")
+        call.who = (await call.callers.session(secret)).who
+        view.secret = call.token = secret
+        view.known = True
+
+    async def _fields(self, page: Page, view: View, visit: Visit) -> dict[str, Any]:
+        """What came with the call; a field that was left empty was not filled in."""
+        if page.method == "GET":
+            return _filled(read_query(visit.query))
+        if view.secret is not None:
+            _own_origin(visit)
+        fields = read_query(await read_form(visit.call.receive, visit.size, visit.content_type))
+        sent = fields.pop("form_token", "")
+        if view.secret is not None and not (isinstance(sent, str) and is_form_token(view.secret, sent)):
+            raise Forbidden("This form is not of your present session. Go back, load the page again, and send it anew.")
+        return _filled(fields)
+
+    def _to_login(self, view: View, visit: Visit, refusal: Unauthenticated) -> Answer:
+        """A browser is sent to where one logs in, and from there back. One that follows a link from elsewhere has left its cookie out, and
+        is asked once more, by a page of ours."""
+        if not visit.browser:
+            return problem_answer(refusal)
+        here = visit.path + (f"?{visit.query.decode('latin-1')}" if visit.query else "")
+        if visit.method != "GET":
+            here = _back(visit)
+        elif visit.fetch_site == b"cross-site":
+            return view.render("again.html", title="Oaken", where=here)
+        where = "/login" if here == "/" else f"/login?next={quote(here, safe='/')}"
+        return Answer(b"", 303, ((b"location", where.encode()),))
+
+
+def _own_origin(visit: Visit) -> None:
+    """Raises `Forbidden` for a form that no page of ours has sent. A login code is sent by a file, and is enough by itself."""
+    if visit.path == CODE_PATH:
+        return
+    origin = visit.origin.decode("latin-1").lower() if visit.origin is not None else ""
+    if origin.partition("://")[2] != visit.call.base.partition("://")[2].lower():
+        raise Forbidden(
+            "Forms are taken from the pages of this server alone. Open it in a browser, and send it from there."
+        )
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    filled: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, list):
+            kept: Any = [one for one in value if one != ""]  # pyright: ignore[reportUnknownVariableType]
+        else:
+            kept = f"{value}Z" if _MINUTE.fullmatch(value) else value
+        if kept not in ("", []):
+            filled[name] = kept
+    return filled
+
+
+def _back(visit: Visit) -> str:
+    """Where one came from who sent a form: the page that has it."""
+    if visit.method == "GET":
+        return "/"
+    words = visit.path.split("/")
+    if words[1] == "activity":
+        return "/".join(words[:3])
+    return {"login": "/", "logout": "/", "sessions": "/tokens"}.get(words[1], f"/{words[1]}")

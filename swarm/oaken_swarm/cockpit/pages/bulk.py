@@ -1,0 +1,72 @@
+"""Requeueing or cancelling all jobs that match: first what that would be, frozen; then step by step, with how far it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from oaken_jobs.jobs import Bulk
+from oaken_jobs.store.base import JobFilter
+from oaken_swarm.call import Answer, Stream
+from oaken_swarm.cockpit.page import Page, View
+from oaken_swarm.cockpit.pages.jobs import said_of
+from oaken_swarm.query import Flag
+from oaken_swarm.routes.jobs import JobsQuery, filter_of
+
+
+def _count(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 16 else value
+
+
+Count = Annotated[int, BeforeValidator(_count), Field(ge=0)]
+
+
+class BulkQuery(JobsQuery):
+    """Which jobs, and what to do with them."""
+
+    action: Literal["requeue", "cancel"]
+    retriage: Flag = False
+
+
+class BulkForm(BulkQuery):
+    """The same with how far it is: `cursor` is where it goes on."""
+
+    total: Count = 0
+    done: Count = 0
+    skipped: Count = 0
+
+
+async def preview(view: View, asked: BulkQuery) -> Answer | Stream:
+    async def found() -> dict[str, Any]:
+        bulk = await _call(view, asked, None, dry_run=True)
+        return {**_of(asked), "bulk": bulk, "begun": False, "done": 0, "skipped": 0, "total": bulk.matched}
+
+    return await view.render_soon("bulk.html", f"{asked.action.capitalize()} many", found())
+
+
+async def step(view: View, asked: BulkForm) -> Answer | Stream:
+    async def found() -> dict[str, Any]:
+        bulk = await _call(view, asked, asked.cursor, dry_run=False)
+        done, skipped = asked.done + bulk.done, asked.skipped + bulk.skipped
+        return {**_of(asked), "bulk": bulk, "begun": True, "done": done, "skipped": skipped, "total": asked.total}
+
+    return await view.render_soon("bulk.html", f"{asked.action.capitalize()} many", found())
+
+
+async def _call(view: View, asked: BulkQuery, cursor: str | None, *, dry_run: bool) -> Bulk:
+    where: JobFilter = filter_of(asked)
+    jobs = view.core.jobs
+    if asked.action == "cancel":
+        return await jobs.cancel_all(view.who, where, dry_run=dry_run, cursor=cursor)
+    return await jobs.requeue_all(view.who, where, retriage=asked.retriage, dry_run=dry_run, cursor=cursor)
+
+
+def _of(asked: BulkQuery) -> dict[str, Any]:
+    return {"action": asked.action, "filter": said_of(asked), "retriage": asked.retriage}
+
+
+PAGES = (
+    Page("GET", "/jobs/bulk", preview, BulkQuery, needs="manage"),
+    Page("POST", "/jobs/bulk", step, BulkForm, needs="manage"),
+)

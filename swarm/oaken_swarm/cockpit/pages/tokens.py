@@ -1,0 +1,115 @@
+"""Tokens and the sessions that were opened with them, for admins."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from oaken_jobs import auth, views
+from oaken_jobs.errors import NotFound
+from oaken_jobs.model import ROLES, Limits, Role
+from oaken_jobs.redaction import clean
+from oaken_jobs.requests import EmptyRequest, Request, Workspace
+from oaken_jobs.store.base import TokenRow
+from oaken_swarm.call import Answer
+from oaken_swarm.cockpit.page import Page, View
+from oaken_swarm.cockpit.saying import Said
+from oaken_swarm.query import Words
+
+DAYS = 86_400
+
+
+def _number(value: Any) -> Any:
+    return (
+        float(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8 else value
+    )
+
+
+Days = Annotated[float, BeforeValidator(_number), Field(gt=0, le=3650)]
+Names = Words[Annotated[str, Field(min_length=1, max_length=64)]]
+
+
+class NewTokenForm(Request):
+    """As the interface's, with its end in days."""
+
+    name: Annotated[str, Field(max_length=64)] = ""
+    roles: Words[Role] = ()
+    workspace: Workspace | None = None
+    queues: Names = ()
+    kinds: Names = ()
+    days: Days | None = None
+
+
+async def tokens(view: View, asked: Said) -> Answer:
+    return await _page(view, said=asked.said)
+
+
+async def create(view: View, asked: NewTokenForm) -> Answer:
+    row, secret = await view.core.tokens.create(
+        view.who.actor,
+        asked.name,
+        [*asked.roles],
+        expires_in=asked.days * DAYS if asked.days is not None else None,
+        workspace=asked.workspace,
+        limits=Limits(queues=asked.queues or None, kinds=asked.kinds or None),
+    )
+    return await _page(view, made=(row, secret))
+
+
+async def rotate(view: View, asked: EmptyRequest) -> Answer:
+    return await _page(view, made=await view.core.tokens.rotate(view.who.actor, _name(view)))
+
+
+async def revoke(view: View, asked: EmptyRequest) -> Answer:
+    await view.core.tokens.revoke(view.who.actor, _name(view))
+    return view.go("/tokens", "revoked")
+
+
+async def end(view: View, asked: EmptyRequest) -> Answer:
+    text = view.params["id"]
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise NotFound(f"There is no session {clean(text, 40)!r}.")
+    await view.core.sessions.end(view.who, int(text))
+    return view.go("/tokens", "session")
+
+
+async def _page(view: View, said: str | None = None, made: tuple[TokenRow, str] | None = None) -> Answer:
+    """The page; with a secret that was `made`, which is shown this once and stands in no address."""
+    sessions = await view.core.sessions.list(view.who)
+    own = await view.core.sessions.find(view.secret) if view.secret is not None else None
+    return view.render(
+        "tokens.html",
+        title="Tokens",
+        all_roles=ROLES,
+        made=(made[0].name, made[1]) if made is not None else None,
+        own=own.row.id if own is not None else None,
+        said=said,
+        sessions=[
+            {
+                "id": row.id,
+                "token": row.token,
+                "created_at": views.iso(row.created_at),
+                "seen_at": views.iso(row.seen_at),
+                "expires_at": views.iso(row.expires_at),
+            }
+            for row in sessions
+        ],
+        tokens=[views.token(row) for row in await view.core.tokens.list()],
+    )
+
+
+def _name(view: View) -> str:
+    name = view.params["name"]
+    if not auth.NAME.fullmatch(name):
+        raise NotFound(f"There is no token named {clean(name, 60)!r}.")
+    return name
+
+
+PAGES = (
+    Page("GET", "/tokens", tokens, Said, needs="administer"),
+    Page("POST", "/tokens", create, NewTokenForm, needs="administer"),
+    Page("POST", "/tokens/{name}/rotate", rotate, needs="administer"),
+    Page("POST", "/tokens/{name}/revoke", revoke, needs="administer"),
+    Page("POST", "/sessions/{id}/end", end, needs="administer"),
+)

@@ -1,0 +1,62 @@
+"""Whether work flows, in one sentence: what a person reads first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from oaken_jobs.backlog import Cause
+from oaken_jobs.store.base import SPENT, Finishes
+
+MINUTES = 5
+"""What is recent."""
+SEEN_TO = frozenset({"paused", "no_agent", "answer"})
+"""Causes that end only when somebody does something."""
+NAMED = 3
+"""Causes that are named, where there are more."""
+
+
+class Verdict(NamedTuple):
+    """`level` as a grade has it: ok, note, warn or bad."""
+
+    level: str
+    head: str
+    rest: str
+
+
+def verdict(counts: Mapping[str, int], causes: Sequence[Cause], finishes: Sequence[Finishes], now: int) -> Verdict:
+    """Of jobs by state, why some wait, and what has ended."""
+    recent = [row for row in finishes if row.minute > now // 60_000 - MINUTES and row.state != SPENT]
+    ended = sum(row.jobs for row in recent)
+    failed = sum(row.jobs for row in recent if row.state == "failed")
+    queued, running = counts.get("queued", 0), counts.get("running", 0)
+    ends = (
+        f"{_jobs(ended)} ended in the last {MINUTES} minutes" if ended else f"none ended in the last {MINUTES} minutes"
+    )
+    if failed and 2 * failed >= ended:
+        return Verdict(
+            "bad", "Most of what ends fails", f"{failed:,} of {ended:,} failed in the last {MINUTES} minutes."
+        )
+    if not queued and not running:
+        return Verdict("ok", "Nothing to do", f"No job is queued or running; {ends}.")
+    blocked = [cause for cause in causes if cause.code in SEEN_TO]
+    stuck = sum(cause.jobs for cause in blocked)
+    if stuck and not running and not ended:
+        return Verdict("bad", "Nothing moves", f"{_jobs(queued)} wait, and {ends}. {_why(blocked)}")
+    if stuck:
+        rest = f"{running:,} run; {_jobs(stuck)} wait until somebody sees to them. {_why(blocked)}"
+        return Verdict("warn", "Work flows, some is stuck", rest)
+    if not running and not ended and causes:
+        return Verdict("note", "Nothing runs now", f"{_jobs(queued)} wait: {causes[0].text}.")
+    if failed:
+        return Verdict("note", "Work flows", f"{running:,} run, {queued:,} wait; {ends}, {failed:,} of them failed.")
+    return Verdict("ok", "Work flows", f"{running:,} run, {queued:,} wait; {ends}.")
+
+
+def _why(causes: Sequence[Cause]) -> str:
+    told = "; ".join(f"{cause.text} ({cause.jobs:,})" for cause in causes[:NAMED])
+    return f"{told[:1].upper()}{told[1:]}{'; …' if len(causes) > NAMED else '.'}"
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"

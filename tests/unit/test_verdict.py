@@ -1,0 +1,131 @@
+"""The sentence at the head of the overview, by a table; and what a chart and a story make of figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oaken_jobs.backlog import Cause
+from oaken_jobs.store.base import SPENT, Finishes
+from oaken_swarm.cockpit import chart, story, template
+from oaken_swarm.cockpit.verdict import verdict
+
+NOW = 1_800_000_000_000
+MINUTE = NOW // 60_000
+
+
+def cause(code: str, text: str, jobs: int) -> Cause:
+    return Cause(code, text, None, None, jobs, NOW, None)  # type: ignore[arg-type]
+
+
+PAUSED = cause("paused", "queue embed is paused", 8)
+RETRY = cause("retry", "wait for their next attempt", 3)
+OK, BAD, OLD = (
+    Finishes(MINUTE, "succeeded", 9, 0),
+    Finishes(MINUTE - 1, "failed", 9, 0),
+    Finishes(MINUTE - 5, "failed", 99, 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "causes", "finishes", "level", "head"),
+    [
+        ({}, [], [], "ok", "Nothing to do"),
+        ({"queued": 5, "running": 2}, [], [OK], "ok", "Work flows"),
+        ({"queued": 5, "running": 2}, [], [OK, OK, BAD], "note", "Work flows"),
+        ({"queued": 5, "running": 2}, [], [OK, BAD], "bad", "Most of what ends fails"),
+        ({"queued": 5, "running": 2}, [], [OK, OLD], "ok", "Work flows"),
+        ({"queued": 9, "running": 1}, [PAUSED], [OK], "warn", "Work flows, some is stuck"),
+        ({"queued": 9}, [PAUSED], [OK], "warn", "Work flows, some is stuck"),
+        ({"queued": 9}, [PAUSED], [OLD], "bad", "Nothing moves"),
+        ({"queued": 3}, [RETRY], [], "note", "Nothing runs now"),
+        ({"queued": 3}, [], [], "ok", "Work flows"),
+        ({"queued": 1, "running": 1}, [], [Finishes(MINUTE, SPENT, 50, 1.0)], "ok", "Work flows"),
+    ],
+)
+def test_the_verdict_says_whether_work_flows(
+    counts: dict[str, int], causes: list[Cause], finishes: list[Finishes], level: str, head: str
+) -> None:
+    found = verdict(counts, causes, finishes, NOW)
+    assert (found.level, found.head) == (level, head)
+
+
+def test_causes_that_somebody_must_see_to_are_named() -> None:
+    found = verdict({"queued": 12}, [PAUSED, cause("no_agent", "no agent takes kind x", 4), RETRY], [], NOW)
+    assert found.rest.endswith("Queue embed is paused (8); no agent takes kind x (4).")
+
+
+def test_a_chart_stands_on_its_ground_and_ends_at_its_top() -> None:
+    drawn = chart.drawn([Finishes(MINUTE, "succeeded", 3, 0), Finishes(MINUTE, "failed", 1, 0), OLD], NOW)
+    last = [bar for bar in drawn.bars if bar.x == 590]
+    assert [(bar.state, bar.y, bar.height) for bar in last] == [
+        ("succeeded", pytest.approx(96.97, abs=0.1), pytest.approx(3.03, abs=0.1)),
+        ("failed", pytest.approx(95.47, abs=0.1), 1.5),
+    ]
+    assert drawn.top == 99
+    assert drawn.says == "In the last hour 103 jobs ended: 3 succeeded, 100 failed. The busiest minute had 99."
+
+
+def test_an_hour_without_an_end_says_so() -> None:
+    assert chart.drawn([Finishes(MINUTE - 60, "succeeded", 3, 0)], NOW).says == "Nothing ended in the last hour."
+
+
+ACTOR = {"kind": "user", "id": "ann", "via": "http"}
+
+
+def event(at: int, verb: str, epoch: int | None = None, **data: Any) -> dict[str, Any]:
+    moment = f"2026-11-30T12:00:{at:02}.000Z"
+    return {
+        "id": str(at),
+        "ts": moment,
+        "kind": "job_state_changed",
+        "data": {"verb": verb, "epoch": epoch, "actor": ACTOR, **data},
+    }
+
+
+def test_a_story_tells_an_attempt_where_it_begins_and_how_it_ended_where_it_ends() -> None:
+    attempt = {"epoch": 1, "attempt": 1, "outcome": "retry", "error": "boom", "started_at": "2026-11-30T12:00:02.000Z"}
+    question = {"epoch": 2, "text": "Which?", "answer": "This.", "answered_at": "2026-11-30T12:00:06.000Z"}
+    told = story.told(
+        [
+            event(1, "enqueue", to="queued"),
+            event(2, "claim", 1, **{"from": "queued", "to": "running"}),
+            event(3, "fail", 1, **{"from": "running", "to": "queued"}),
+            event(5, "ask", 2, **{"from": "running", "to": "queued"}),
+            event(6, "answer", 2),
+            event(7, "cancel", 2, to="running"),
+        ],
+        [attempt],
+        [question],
+        [{"epoch": 1, "percent": 40}],
+    )
+    assert [one["says"] for one in told] == [
+        "enqueued",
+        "leased",
+        "failed, and will be tried again",
+        "asked a question",
+        "answered",
+        "asked to stop",
+    ]
+    assert told[1]["attempt"] is attempt
+    assert told[1]["reports"] == [{"epoch": 1, "percent": 40}]
+    assert told[2]["ended"] is attempt
+    assert told[3]["question"] is told[4]["answer"] is question
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\0b", "a␀b"), ("\x1b[31m", "␛[31m"), ("a\n\tb", "a\n\tb"), ("é\x7f", "é␡"), ("\u202eabc", "\u202eabc")],
+)
+def test_control_characters_are_seen(text: str, shown: str) -> None:
+    assert template.visible(text) == shown
+
+
+def test_text_of_others_is_escaped_and_set_apart() -> None:
+    assert str(template.told("</bdi><script>\0")) == '<bdi class="told">&lt;/bdi&gt;&lt;script&gt;␀</bdi>'
+
+
+@pytest.mark.parametrize(("bytes_", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_048_576, "1.0 MB")])
+def test_sizes_are_told_in_the_unit_that_fits(bytes_: int, shown: str) -> None:
+    assert template.size(bytes_) == shown
