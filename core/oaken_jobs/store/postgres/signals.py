@@ -24,53 +24,63 @@ LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 10.0
 """Between questions whether a silent connection still is one."""
 # It carries no data that could be lost, so nobody waits for the disk.
-_SEND = f"begin; set local synchronous_commit = off; notify {CHANNEL}; commit"
+SEND = f"begin; set local synchronous_commit = off; notify {CHANNEL}; commit"
 
 
 class Signals:
-    """`changed` is asked all the time while somebody waits, and mostly answers without a look at the database."""
+    """`changed` is asked all the time while somebody waits, and mostly answers without a look at the database. Nobody listens before it is
+    asked for the first time: most commands never do."""
 
-    def __init__(self, server: Server, newest: Callable[[], Awaitable[int]], *, listen: bool) -> None:
-        """`newest` reads up to which id the activity can be read."""
+    def __init__(
+        self,
+        server: Server,
+        newest: Callable[[], Awaitable[int]],
+        tell: Callable[[str], Awaitable[None]],
+        *,
+        listen: bool,
+    ) -> None:
+        """`newest` reads up to which id the activity can be read; `tell` runs a statement, and says on which backend by `own`."""
         self._server = server
         self._newest = newest
+        self._tell = tell
         self._longest = SAFETY_SECONDS if listen else LOOK_SECONDS
         self._listen = listen
         self._heard = False
-        self._seen = 0
+        self._seen = -1
         self._wait = SOON_SECONDS
         self._look_at = 0.0
+        self._own: set[int] = set()
         self._connection: Connection | None = None
-        self._to_send = asyncio.Event()
         self._broken = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        """Begins; returns when commits of others from now on will be heard of."""
-        self._seen = await self._newest()
-        await self._connect()
-        self._tasks = [
-            asyncio.get_running_loop().create_task(self._keep(), name="listening"),
-            asyncio.get_running_loop().create_task(self._send(), name="notifying"),
-        ]
+        self._to_send = False
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = [task for task in (self._listening, self._sending) if task is not None]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        if tasks:
+            await asyncio.wait(tasks)
         if self._connection is not None:
             await self._server.hang_up(self._connection)
             self._connection = None
 
+    def own(self, process: int) -> None:
+        """Signals of this backend are this process's own."""
+        self._own.add(process)
+
     def send(self) -> None:
         """This process has committed something that others may wait for."""
-        self._to_send.set()
+        self._to_send = True
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send(), name="notifying")
         self._soon()
 
     async def changed(self) -> bool:
         """As `Store.changed`."""
+        if self._listen and self._listening is None:
+            self._listening = asyncio.get_running_loop().create_task(self._keep(), name="listening")
         if self._heard:
             self._heard = False
             self._soon()
@@ -89,55 +99,47 @@ class Signals:
         self._wait = SOON_SECONDS
         self._look_at = min(self._look_at, time.monotonic() + SOON_SECONDS)
 
-    async def _connect(self) -> None:
-        self._broken.clear()
-        self._connection = await self._server.connect()
-        self._connection.add_termination_listener(self._ended)
-        if self._listen:
-            await self._connection.add_listener(CHANNEL, self._hear)
-        self._heard = True  # what was said while nobody listened
-
-    def _ended(self, connection: object) -> None:
-        self._broken.set()
-
     def _hear(self, connection: object, process: int, channel: str, payload: object) -> None:
-        if self._connection is not None and process != self._connection.get_server_pid():
+        if process not in self._own:
             self._heard = True
 
     async def _keep(self) -> None:
-        """Connects again whenever the connection has broken."""
+        """Listens, again whenever the connection has broken."""
         wait = 0.1
         while True:
-            if self._connection is None or self._connection.is_closed():
-                try:
+            try:
+                if self._connection is None or self._connection.is_closed():
                     await self._connect()
                     wait = 0.1
-                except (*lost, Unavailable) as error:
-                    log.warning("cannot listen for other processes, trying again: %s", words(error))
-                    await asyncio.sleep(wait)
-                    wait = min(2 * wait, 2.0)
-                    continue
-            connection = self._connection
-            assert connection is not None
+                await self._until_broken()
+            except lost as error:
+                log.warning("cannot listen for other processes, trying again: %s", words(error))
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 2.0)
+
+    async def _connect(self) -> None:
+        self._broken.clear()
+        self._connection = await self._server.connect()
+        self._connection.add_termination_listener(lambda _: self._broken.set())
+        await self._connection.add_listener(CHANNEL, self._hear)
+        self._heard = True  # what was said while nobody listened
+
+    async def _until_broken(self) -> None:
+        assert self._connection is not None
+        try:
+            await asyncio.wait_for(self._broken.wait(), ALIVE_SECONDS)
+        except TimeoutError:
             try:
-                await asyncio.wait_for(self._broken.wait(), ALIVE_SECONDS)
-            except TimeoutError:
-                try:
-                    await connection.execute("select 1", timeout=CONNECT_SECONDS)
-                except lost:
-                    connection.terminate()
-                    self._connection = None
+                await self._connection.execute("select 1", timeout=CONNECT_SECONDS)
+            except lost:
+                self._connection.terminate()
+                raise
 
     async def _send(self) -> None:
         """Sends one signal for all that was committed since the last one."""
-        while True:
-            await self._to_send.wait()
-            self._to_send.clear()
-            connection = self._connection
-            if connection is None or connection.is_closed():
-                await asyncio.sleep(SOON_SECONDS)  # others look for themselves meanwhile
-                continue
+        while self._to_send:
+            self._to_send = False
             try:
-                await connection.execute(_SEND, timeout=CONNECT_SECONDS)
-            except lost:
-                connection.terminate()
+                await self._tell(SEND)
+            except (*lost, Unavailable) as error:
+                log.debug("a signal was not sent: %s", words(error))  # others look for themselves

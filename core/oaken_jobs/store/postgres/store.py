@@ -74,7 +74,7 @@ class PostgresStore(Reading):
         """Of the pool for lists and counts, so that what is found by a key does not wait behind them."""
         self._writers: list[Connection] = []
         """Connections for writing that nobody uses at the moment; no more than groups are written at a time."""
-        self._signals = Signals(self._server, self._newest, listen=listen)
+        self._signals = Signals(self._server, self._newest, self._tell, listen=listen)
         self._types: Types = {}
         self._leased_kinds: dict[str, int] = {}
         self._continuity = Continuity(clock)
@@ -86,18 +86,15 @@ class PostgresStore(Reading):
     async def open(self) -> None:
         try:
             connection = await self._server.connect()
-            try:
-                await schema.migrate(connection, self._server.name)
-                self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
-                session = self._session(connection, STATEMENT_SECONDS)
-                if isinstance(self._clock, DatabaseClock):
-                    self._clock.set((await run(session.moment))[0])
-                self._continuity.went_on(self._clock.now())
-                self._leased_kinds = await run(reads.leased_kinds, session)
-            finally:
-                await self._server.hang_up(connection)
+            self._writers.append(connection)
+            await schema.migrate(connection, self._server.name)
+            self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
+            session = self._session(connection, STATEMENT_SECONDS)
+            if isinstance(self._clock, DatabaseClock):
+                self._clock.set((await run(session.moment))[0])
+            self._continuity.went_on(self._clock.now())
+            self._leased_kinds = await run(reads.leased_kinds, session)
             self._pool = await self._server.pool(self._pool_size)
-            await self._signals.start()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             await self.close()
             raise self._server.refusal(error) from None
@@ -160,18 +157,19 @@ class PostgresStore(Reading):
             group = self._group(connection)
             await group.apply(ops)
         except BaseException as error:
-            await self._roll_back(connection)
+            await self._roll_back(connection, error)
             if len(ops) == 1 or isinstance(error, (*lost, *_GIVES_WAY, _Discontinued, asyncio.CancelledError)):
                 raise
             group = self._group(connection)
             try:
                 await group.one_by_one(ops)
-            except BaseException:
-                await self._roll_back(connection)
+            except BaseException as error:
+                await self._roll_back(connection, error)
                 raise
         try:
             await connection.execute("commit", timeout=STATEMENT_SECONDS)
-        except _GIVES_WAY:
+        except _GIVES_WAY as error:
+            await self._roll_back(connection, error)
             raise
         except BaseException as error:
             connection.terminate()
@@ -223,8 +221,11 @@ class PostgresStore(Reading):
         log.warning("%s; running leases are given a grace", what)
         return [Recover(round(self.rules.recovery_grace * 1000))]
 
-    async def _roll_back(self, connection: Connection) -> None:
-        """Ends a transaction without effect. Where that cannot be heard, the connection is dropped, and the database ends it."""
+    async def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        """Ends a transaction without effect. Where the connection is at fault it is dropped, and the database ends it."""
+        if isinstance(error, (*lost, asyncio.CancelledError)):
+            connection.terminate()
+            return
         try:
             await connection.execute("rollback", timeout=STATEMENT_SECONDS)
         except BaseException:
@@ -238,6 +239,13 @@ class PostgresStore(Reading):
     async def _newest(self) -> int:
         """Up to which id the activity can be read."""
         return await self._find(lambda db: db.all(ACTIVITY_HEAD)[0][0])
+
+    async def _tell(self, statement: str) -> None:
+        """Runs a statement that signals, where nobody waits for it."""
+        if self._pool is not None:
+            async with self._pool.acquire(timeout=STATEMENT_SECONDS) as connection:
+                self._signals.own(connection.get_server_pid())
+                await connection.execute(statement, timeout=STATEMENT_SECONDS)
 
     async def _find(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._on_reader(STATEMENT_SECONDS, function, *args, **kwargs)

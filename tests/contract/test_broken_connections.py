@@ -1,0 +1,221 @@
+"""A database that ends transactions, drops connections or does not answer, at each statement of each verb: what can be done again is, once;
+where it is not known whether something was done, the caller hears so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from oaken_jobs.errors import Unavailable
+from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.postgres import store as postgres
+from tests.contract import invariants
+from tests.contract.world import AGENT, ME, World
+
+pytestmark = pytest.mark.engine("postgres")
+
+
+class Faulty:
+    """A connection on which one statement, counted from `at`, fails; `dies` says that it is of no more use then."""
+
+    def __init__(self, connection: Any, faults: Faults) -> None:
+        self._connection = connection
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def execute(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
+        return await self._faults.meet(self._connection, self._connection.execute, statement, *values, timeout=timeout)
+
+    async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
+        return await self._faults.meet(self._connection, self._connection.fetch, statement, *values, timeout=timeout)
+
+    async def fetchrow(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
+        return await self._faults.meet(self._connection, self._connection.fetchrow, statement, *values, timeout=timeout)
+
+
+class Faults:
+    """What goes wrong on the connections of a store, once."""
+
+    def __init__(self, world: World) -> None:
+        store: Any = world.core.store
+        connect = store._server.connect
+
+        async def connected() -> Any:
+            return Faulty(await connect(), self)
+
+        store._server.connect = connected
+        store._writers.clear()
+        self.left: int | None = None
+        self.error: Callable[[], BaseException] = TimeoutError
+        self.dies = False
+        self.at_commit = False
+        self.after = False
+        """It fails when it has been done."""
+
+    def arm(self, at: int | None, error: Callable[[], BaseException], *, dies: bool, after: bool = False) -> None:
+        """The statement at that place fails, or the commit."""
+        self.left, self.error, self.dies, self.after = -1 if at is None else at, error, dies, after
+        self.at_commit = at is None
+
+    async def meet(self, connection: Any, call: Any, statement: str, *values: Any, timeout: float | None) -> Any:
+        if self.left is None or statement == "rollback" or (self.at_commit and statement != "commit"):
+            return await call(statement, *values, timeout=timeout)
+        self.left -= 1
+        if self.left >= 0:
+            return await call(statement, *values, timeout=timeout)
+        self.left = None
+        if self.after:
+            await call(statement, *values, timeout=timeout)
+        if self.dies:
+            connection.terminate()
+        raise self.error()
+
+
+ERRORS: dict[str, tuple[Callable[[], BaseException], bool]] = {
+    "deadlock": (lambda: asyncpg.DeadlockDetectedError("deadlock detected"), False),
+    "serialization": (lambda: asyncpg.SerializationError("could not serialize access"), False),
+    "lock timeout": (lambda: asyncpg.LockNotAvailableError("canceling statement due to lock timeout"), False),
+    "dropped": (lambda: asyncpg.ConnectionDoesNotExistError("connection was closed"), True),
+    "no answer": (TimeoutError, True),
+}
+Verb = Callable[[World, int, str], Awaitable[Any]]
+
+
+async def _enqueue(world: World, job_id: int, lease_id: str) -> None:
+    await world.add("other", dedupe_key="one")
+
+
+async def _complete(world: World, job_id: int, lease_id: str) -> None:
+    await world.jobs.complete(AGENT, lease_id, {"n": 1})
+
+
+async def _fail(world: World, job_id: int, lease_id: str) -> None:
+    await world.jobs.fail(AGENT, lease_id, "no")
+
+
+async def _heartbeat(world: World, job_id: int, lease_id: str) -> None:
+    await world.jobs.heartbeat(AGENT, lease_id, percent=5, message="on", progress=True)
+
+
+async def _cancel(world: World, job_id: int, lease_id: str) -> None:
+    await world.jobs.cancel(ME, job_id)
+
+
+async def _lease(world: World, job_id: int, lease_id: str) -> None:
+    assert len(await world.jobs.lease(AGENT, kinds=["next"])) == 1
+
+
+async def _sweep(world: World, job_id: int, lease_id: str) -> None:
+    world.clock.advance(1000)
+    assert await world.core.commit.call(Sweep()) == 1
+
+
+VERBS: dict[str, Verb] = {
+    "enqueue": _enqueue,
+    "lease": _lease,
+    "complete": _complete,
+    "fail": _fail,
+    "progress": _heartbeat,
+    "cancel": _cancel,
+    "sweep": _sweep,
+}
+DONE = {
+    "enqueue": "enqueue",
+    "lease": "claim",
+    "complete": "complete",
+    "fail": "fail",
+    "cancel": "cancel",
+    "sweep": "lose",
+}
+"""The verb that the activity has of each."""
+
+
+async def _prepared(world: World) -> tuple[int, str]:
+    job = await world.add("work")
+    lease = await world.take(kinds=["work"])
+    await world.add("next")
+    return job.id, lease.lease_id
+
+
+@pytest.mark.parametrize("how", ERRORS)
+@pytest.mark.parametrize("verb", VERBS)
+async def test_whatever_statement_fails_before_the_commit_it_is_done_once_all_the_same(
+    world: World, verb: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres.random, "uniform", lambda low, high: 0.0)
+    error, dies = ERRORS[how]
+    faults = Faults(world)
+    met = True
+    at = 0
+    while met:
+        job_id, lease_id = await _prepared(world)
+        before = len(world.raw.execute("select 1 from activity").fetchall())
+        faults.arm(at, error, dies=dies)
+        try:
+            await VERBS[verb](world, job_id, lease_id)
+            said = ""
+        except Unavailable as refusal:
+            said = refusal.message
+        met = faults.left is None
+        if said:
+            assert "outcome of this call is unknown" in said, "only a commit leaves anything unknown"
+        else:
+            told = world.raw.execute("select verb from activity order by id").fetchall()[before:]
+            assert [row[0] for row in told].count(DONE.get(verb, "progress")) == 1
+        faults.left = None
+        invariants.check(world.raw)
+        await _clear(world)
+        at += 1
+    assert at > 5
+
+
+async def _clear(world: World) -> None:
+    for job_id, state in world.raw.execute("select id, state from jobs").fetchall():
+        if state in ("queued", "running"):
+            await world.jobs.cancel(ME, job_id)
+    world.clock.advance(1000)
+    await world.core.commit.call(Sweep())
+
+
+async def test_who_commits_and_hears_nothing_is_told_that_the_outcome_is_unknown(world: World) -> None:
+    faults = Faults(world)
+    await world.add()
+    faults.arm(None, TimeoutError, dies=True, after=True)
+    with pytest.raises(Unavailable, match="outcome of this call is unknown"):
+        await world.add("other", idempotency_key="k")
+    again = await world.enqueue("other", idempotency_key="k")
+    assert again.replayed, "it had been done, and a repeat under its key finds that"
+
+
+async def test_a_statement_that_hangs_is_given_up_and_the_call_done_on_another_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.2)
+    store: Any = world.core.store
+    await world.add()
+    (connection,) = store._writers
+    execute = connection.execute
+
+    async def hangs(statement: str, *values: Any, timeout: float | None = None) -> Any:
+        if "insert into jobs" in statement:
+            await connection.fetch("select pg_sleep(60)", timeout=timeout)
+        return await execute(statement, *values, timeout=timeout)
+
+    store._writers[:] = [_With(connection, hangs)]
+    job = await asyncio.wait_for(world.add(), 10)
+    assert [row[0] for row in world.raw.execute("select id from jobs order by id").fetchall()][-1] == job.id
+
+
+class _With:
+    def __init__(self, connection: Any, execute: Any) -> None:
+        self._connection = connection
+        self.execute = execute
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
