@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oaken_jobs.clock import Clock
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core, clock_for
+from oaken_jobs.core import Core, clock_for, not_installed
 from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
 from oaken_jobs.trace import Recorder
 from oaken_jobs.tracing import Trace
+
+if TYPE_CHECKING:
+    from oaken_jobs.store.postgres.server import Server
 
 
 def core_of(settings: Settings, rules: Rules, role: str) -> Core:
@@ -19,6 +24,15 @@ def core_of(settings: Settings, rules: Rules, role: str) -> Core:
     return Core.on_folder(
         settings.data_dir, rules, role, clock, database=settings.database, log=settings.log, trace=trace
     )
+
+
+def server_of(url: str, settings: Settings) -> Server:
+    """The PostgreSQL at a URL. Raises `ConfigError` where what it takes is not installed."""
+    try:
+        from oaken_jobs.store.postgres.server import Server
+    except ImportError as error:
+        raise not_installed(error) from None
+    return Server(url, prepared=settings.database.listen)
 
 
 def trace_of(settings: Settings, clock: Clock) -> Trace:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from oaken_app.compose import server_of
 from oaken_app.options import Json
 from oaken_app.show import as_json, line, plain, table
 from oaken_jobs import config, files
@@ -51,14 +52,9 @@ def migrate_store(
     settings = config.load(_folder(source), database={"url": target})
     if settings.database.url is None:
         raise ConfigError("Name the database to move to with --to, or in OAKEN_DATABASE_URL.")
-    try:
-        from oaken_jobs import moving
-        from oaken_jobs.store.postgres.server import Server
-    except ImportError as error:
-        raise ConfigError(
-            f"The package {error.name} is missing. Install what PostgreSQL takes: pip install 'oaken-swarm[postgres]'."
-        ) from None
-    server = Server(settings.database.url, prepared=settings.database.listen)
+    server = server_of(settings.database.url, settings)
+    from oaken_jobs import moving  # not where there is none of what PostgreSQL takes
+
     moved = asyncio.run(moving.move(settings.data_dir, server, _tell))
     _clear()
     if json:
