@@ -218,7 +218,7 @@ async def test_new_events_come_after_those_of_a_source_with_very_many(
     world.alter("update activity set id = 1 << 45", "update sqlite_sequence set seq = 1 << 45 where name = 'activity'")
     await moves(world, emptied_url)
     there = await moved_to()
-    assert await there.core.store.activity_head() > 1 << 45
+    assert await there.core.store.activity_head() == 1 << 45
     job = await there.add()
     (row,) = await there.core.store.activity(1 << 45, 10)
     assert row.job_id == job.id

@@ -149,7 +149,7 @@ async def test_a_clock_that_is_wrong_is_told_by_how_much(url: str) -> None:
 async def test_processes_that_want_more_connections_than_there_are_are_told(url: str) -> None:
     processes = ", ".join(f"('p{n}', 'serve', {n}, 'host', '1', 1, 1)" for n in range(4))
     await tell(url, f"insert into processes values {processes}")
-    told = await found(url, "4 processes of Oaken's take up to 11 connections each; there are 37")
+    told = await found(url, "4 processes of Oaken's take up to 12 connections each; there are 37")
     assert (told.level, "lower [database] pool_size" in told.what) == ("warn", True)
     assert (await found(url, "4 processes", pool_size=2)).level == "ok"
 
@@ -180,11 +180,9 @@ async def test_who_holds_a_transaction_open_is_told_also_in_another_database(
     try:
         await holder.execute("begin; set transaction isolation level repeatable read; select 1")
         told = await found(url, f"process {holder.get_server_pid()} (oaken, database postgres, report)")
-        assert (told.level, "idle in transaction" in told.what, "events of all" in told.what) == ("warn", True, False)
-        await holder.execute("select pg_current_xact_id()")
+        assert (told.level, "idle in transaction" in told.what) == ("warn", True)
         monkeypatch.setattr(condition, "TOO_LONG_SECONDS", 0)
-        told = await found(url, f"pg_terminate_backend({holder.get_server_pid()})")
-        assert (told.level, "events of all databases wait for it" in told.what) == ("bad", True)
+        assert (await found(url, f"pg_terminate_backend({holder.get_server_pid()})")).level == "bad"
     finally:
         await holder.close()
 

@@ -11,12 +11,11 @@ import asyncpg
 
 from oaken_jobs.clock import Clock
 from oaken_jobs.store.base import Finding
-from oaken_jobs.store.postgres.queries import NOW
 from oaken_jobs.store.postgres.schema import OLDEST
 from oaken_jobs.store.postgres.server import Connection, Server
 
-BESIDE_THE_POOL = 3
-"""Connections of a process that do not read: one writes, one listens, one may be for the trace."""
+BESIDE_THE_POOL = 4
+"""Connections of a process that are not for reading: two write, one listens, one may be for the trace."""
 CLOCK_MS = 2_000
 """A difference of clocks that is worth a word."""
 LONG_SECONDS, TOO_LONG_SECONDS = 60, 600
@@ -35,6 +34,7 @@ _SETTINGS = """
 select name, setting from pg_settings where name in ('server_version', 'server_version_num', 'server_encoding', 'fsync',
   'full_page_writes', 'synchronous_commit', 'autovacuum', 'track_counts', 'transaction_read_only', 'statement_timeout', 'max_connections',
   'superuser_reserved_connections', 'reserved_connections')"""
+_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 _USED = "select sum(numbackends)::bigint from pg_stat_database where datid <> 0"
 _LIMIT = """
 select least(nullif(r.rolconnlimit, -1), nullif(d.datconnlimit, -1)) from pg_roles r cross join pg_database d
@@ -49,7 +49,7 @@ select relname, n_live_tup from pg_stat_user_tables where schemaname = current_s
   and last_analyze is null and last_autoanalyze is null order by n_live_tup desc"""
 _TRANSACTIONS = """
 select pid, usename, coalesce(datname, '-'), application_name, state, extract(epoch from clock_timestamp() - xact_start)::bigint,
-  backend_xid is not null, greatest(age(backend_xmin), age(backend_xid))
+  greatest(age(backend_xmin), age(backend_xid))
 from pg_stat_activity where pid <> pg_backend_pid() and (xact_start is not null or backend_xmin is not null or backend_xid is not null)
   and coalesce(backend_type, '') not in ('autovacuum worker', 'autovacuum launcher')
 order by xact_start nulls last, greatest(age(backend_xmin), age(backend_xid)) desc limit 3"""
@@ -153,7 +153,7 @@ def judged(settings: dict[str, str]) -> list[Finding]:
 
 async def _clocks(connection: Connection, clock: Clock) -> Finding:
     asked = clock.now()
-    there = await connection.fetchval(NOW, timeout=SECONDS)
+    there = await connection.fetchval(_NOW, timeout=SECONDS)
     answered = clock.now()
     ahead = there - (asked + answered) / 2
     if abs(ahead) <= CLOCK_MS + (answered - asked) / 2:
@@ -204,14 +204,14 @@ async def _tables(connection: Connection) -> list[Finding]:
 
 
 async def _holders(connection: Connection) -> list[Finding]:
-    """Who keeps dead rows from being removed, and events from being told."""
+    """Who keeps dead rows from being removed."""
     findings = [one for row in await _rows(connection, _TRANSACTIONS) if (one := _transaction(*row)) is not None]
     for gid, owner, database, seconds in await _rows(connection, _PREPARED):
         if seconds >= LONG_SECONDS:
             findings.append(
                 Finding(
                     "bad" if seconds >= TOO_LONG_SECONDS else "warn",
-                    f"the prepared transaction {gid} of {owner} in {database} is {_long(seconds)} old, and keeps dead rows and events; "
+                    f"the prepared transaction {gid} of {owner} in {database} is {_long(seconds)} old, and keeps dead rows; "
                     "commit it, or roll it back (rollback prepared)",
                 )
             )
@@ -245,7 +245,6 @@ def _transaction(
     application: str,
     state: str | None,
     seconds: int | None,
-    writes: bool,
     age: int | None,
 ) -> Finding | None:
     """What to say of a transaction; None for a short one."""
@@ -253,11 +252,10 @@ def _transaction(
         return None
     since = f"has been open for {_long(seconds)}" if seconds is not None else f"is {age:,} transactions old"
     who = f"{user or 'unknown'}, database {database}" + (f", {application}" if application else "")
-    harm = "dead rows stay, claims slow down" + (", and events of all databases wait for it" if writes else "")
     return Finding(
         "bad" if seconds is None or seconds >= TOO_LONG_SECONDS else "warn",
-        f"a transaction of process {pid} ({who}) {since}{f', {state}' if state else ''}: {harm}; end it there, or by "
-        f"`select pg_terminate_backend({pid})`. idle_in_transaction_session_timeout ends forgotten ones",
+        f"a transaction of process {pid} ({who}) {since}{f', {state}' if state else ''}: dead rows stay meanwhile, and claims slow "
+        f"down; end it there, or by `select pg_terminate_backend({pid})`. idle_in_transaction_session_timeout ends forgotten ones",
     )
 
 
