@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oaken_jobs.archive import Archive, JournalArchive
 from oaken_jobs.clock import Clock
 from oaken_jobs.config import Settings
 from oaken_jobs.core import Core, clock_for, not_installed
@@ -36,10 +37,19 @@ def server_of(url: str, settings: Settings) -> Server:
 
 
 def trace_of(settings: Settings, clock: Clock) -> Trace:
-    """The trace of the data folder: what an earlier start recorded is read and forgotten also where nothing is recorded now."""
-    return Recorder(
-        trace_journal(settings), clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days
-    )
+    """The trace of the data folder, or of its database: what an earlier start recorded is read and forgotten also where nothing is recorded
+    now. Raises `ConfigError`."""
+    kept, url = settings.trace, settings.database.url
+    archive = JournalArchive(trace_journal(settings)) if url is None else _table(url, settings)
+    return Recorder(archive, clock, recording=kept.enabled, keep_days=kept.keep_days)
+
+
+def _table(url: str, settings: Settings) -> Archive:
+    server = server_of(url, settings)
+    from oaken_jobs.store.postgres.archive import PostgresArchive  # not where there is none of what it takes
+
+    file = settings.trace.max_bytes
+    return PostgresArchive(server, most_bytes=file * (1 + settings.log.file_backups), look_bytes=file)
 
 
 def trace_journal(settings: Settings) -> Journal:
