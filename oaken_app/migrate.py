@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oaken_app.compose import server_of
+from oaken_app.compose import server_of, trace_journal
 from oaken_app.options import Json
 from oaken_app.show import as_json, line, plain, table
 from oaken_jobs import config, files
@@ -43,7 +43,7 @@ def migrate_store(
     json: Json = False,
 ) -> None:
     """Copy all that a data folder keeps into an empty PostgreSQL database: jobs in every state with their ids, leases, results and
-    history, tokens, schedules, events.
+    history, tokens, schedules, events, and the trace.
 
     Stop all servers, runners and MCP servers of the folder first; it is not copied while they have it open. The folder stays as it is:
     if you change your mind, start them on it again. A copy that ended half-way is gone on with by the same command. In the end counts
@@ -55,7 +55,7 @@ def migrate_store(
     server = server_of(settings.database.url, settings)
     from oaken_jobs import moving  # not where there is none of what PostgreSQL takes
 
-    moved = asyncio.run(moving.move(settings.data_dir, server, _tell))
+    moved = asyncio.run(moving.move(settings.data_dir, trace_journal(settings), server, _tell))
     _clear()
     if json:
         figures = {name: {"rows": found.rows, "sum": f"{found.sum:x}"} for name, found in moved.figures.items()}

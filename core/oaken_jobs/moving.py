@@ -1,4 +1,4 @@
-"""Moves all that a data folder's database keeps into an empty PostgreSQL database, ids and all. The folder stays as it is.
+"""Moves all that a data folder keeps, its trace too, into an empty PostgreSQL database, ids and all. The folder stays as it is.
 
 It is read as it was at one moment, twice: to know what it is (its figures name the copy, so that one that ended half-way is only ever gone
 on with from the same source), and to be copied. In the end the copy is summed up by the database it is in, and must have the same figures.
@@ -7,18 +7,23 @@ on with from the same source), and to be copied. In the end the copy is summed u
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
 
+from oaken_jobs.archive import Kept, row_of
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.errors import ConfigError, Conflict, NotFound, Unavailable
 from oaken_jobs.files import DATABASE
+from oaken_jobs.journal import Journal
 from oaken_jobs.maintenance import living
 from oaken_jobs.store.postgres import schema as there
+from oaken_jobs.store.postgres.archive import PostgresArchive
 from oaken_jobs.store.postgres.copying import Copy, Figures, Table, digest, require_unicode, tables
 from oaken_jobs.store.postgres.server import Connection as Target
 from oaken_jobs.store.postgres.server import Server, lost, words
@@ -33,6 +38,12 @@ STAYS = frozenset({"marks", "processes"})
 ROWS = 2_000
 CHARACTERS = 8 << 20
 """What is copied at a time, whichever is reached first."""
+TRACE = Table(
+    "trace",
+    ("id", "at", "job_id", "agent", "bytes", "body"),
+    ("text", "bigint", "bigint", "text", "bigint", "text"),
+    ("n",),
+)
 INSTEAD = "\N{SYMBOL FOR NULL}"
 """For the character NUL, which PostgreSQL's texts cannot hold. (In JSON it is escaped, and stays.)"""
 
@@ -49,8 +60,9 @@ class Moved(NamedTuple):
     """Where NUL became `INSTEAD`: table, key and column."""
 
 
-async def move(folder: Path, server: Server, tell: Tell) -> Moved:
-    """Copies, checks, and makes the database ready for servers. What was copied stays when it ends half-way; called again, it goes on.
+async def move(folder: Path, trace: Journal, server: Server, tell: Tell) -> Moved:
+    """Copies, checks, and makes the database ready for servers. `trace` is the folder's. What was copied stays when it ends half-way;
+    called again, it goes on.
 
     Raises `NotFound` for a folder without a database; `ConfigError` where either side is of another schema, or cannot be used; `Conflict`
     where living processes have the folder open, where it changes meanwhile, where the target has rows of another origin, and where the copy
@@ -65,14 +77,15 @@ async def move(folder: Path, server: Server, tell: Tell) -> Moved:
         raise Unavailable(f"{path} cannot be read: {error}. Check that it is a database of Oaken's.") from None
     try:
         async with _connected(server) as target:
-            return await _move(source, target, server.name, tell)
+            return await _move(source, trace, target, server, tell)
     except Error as error:
         raise Unavailable(f"{path} cannot be read: {error}. See `oaken doctor`.") from None
     finally:
         await source.close()
 
 
-async def _move(source: Source, target: Target, name: str, tell: Tell) -> Moved:
+async def _move(source: Source, trace: Journal, target: Target, server: Server, tell: Tell) -> Moved:
+    name = server.name
     await require_unicode(target, name)
     await there.migrate(target, name)
     found = [table for table in await tables(target) if table.name not in STAYS and await source.has(table)]
@@ -85,8 +98,9 @@ async def _move(source: Source, target: Target, name: str, tell: Tell) -> Moved:
             tell(f"copying {table.name}", place, rows)
             await copy.add(table, place, batch)
             place += len(batch)
+    figures[TRACE.name] = await _add_trace(trace, server, tell)
     await source.require_unchanged(found, figures)
-    for table in found:
+    for table in (*found, TRACE):
         tell(f"checking {table.name}", 0, figures[table.name].rows)
         copied = await copy.figures(table)
         if copied != figures[table.name]:
@@ -96,6 +110,44 @@ async def _move(source: Source, target: Target, name: str, tell: Tell) -> Moved:
             )
     await copy.end(found, await source.last_ids(), await source.marks())
     return Moved(figures, source.replaced)
+
+
+async def _add_trace(trace: Journal, server: Server, tell: Tell) -> Figures:
+    """Adds what is not there yet, in the order in which it was written."""
+    archive = PostgresArchive(server, most_bytes=sys.maxsize, look_bytes=sys.maxsize)
+    seen: set[str] = set()
+    total = 0
+    try:
+        for batch in _batches(_kept(trace.lines(), seen)):
+            await archive.add(batch)
+            total += sum(digest((*row[:4], len(row.text), row.text.decode())) for row in batch)
+            tell(f"copying {TRACE.name}", len(seen), len(seen))
+    finally:
+        await archive.close()
+    return Figures(len(seen), total)
+
+
+def _kept(lines: Iterable[bytes], seen: set[str]) -> Iterator[Kept]:
+    """The rows of the trace that lines hold, each once."""
+    for line in lines:
+        row = row_of(line)
+        if row is not None and row["id"] not in seen:
+            seen.add(row["id"])
+            at = round(datetime.fromisoformat(row["ts"]).timestamp() * 1000)
+            yield Kept(row["id"], at, row["job_id"], row["agent"], line)
+
+
+def _batches(rows: Iterable[Kept]) -> Iterator[list[Kept]]:
+    batch: list[Kept] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += len(row.text)
+        if len(batch) >= ROWS or size >= CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.errors import ConfigError, Conflict, LeaseLost, NotFound, OakenError, Unauthenticated, Unavailable
 from oaken_jobs.files import DATABASE
+from oaken_jobs.journal import Journal
 from oaken_jobs.model import SYSTEM, Limits, LogRow, Usage
 from oaken_jobs.moving import INSTEAD, STAYS, Moved, move
 from oaken_jobs.requests import ScheduleRequest
@@ -26,6 +28,7 @@ from oaken_jobs.runner import Runner
 from oaken_jobs.store.base import Audit, Emit, JobFilter, KeepLog, ProcessRow, Register, SetHealth
 from oaken_jobs.store.postgres import copying
 from oaken_jobs.store.postgres import schema as postgres_schema
+from oaken_jobs.store.postgres.archive import PostgresArchive
 from oaken_jobs.store.postgres.server import Server
 from oaken_jobs.store.sqlite import schema as sqlite_schema
 from oaken_jobs.store.sqlite.driver import sqlite3
@@ -59,8 +62,12 @@ async def moved_to(world: World, emptied_url: str) -> AsyncIterator[Any]:
         await core.close()
 
 
+def trace_of(world: World) -> Journal:
+    return Journal(world.folder / "trace.jsonl", 4_000, 5)
+
+
 async def moves(world: World, url: str) -> Moved:
-    return await move(world.folder, Server(url, prepared=True), lambda what, done, rows: None)
+    return await move(world.folder, trace_of(world), Server(url, prepared=True), lambda what, done, rows: None)
 
 
 async def live(world: World) -> dict[str, Any]:
@@ -249,8 +256,51 @@ async def test_tables_and_columns_are_the_same_on_both_engines(world: World, dat
         name: {row[0] for row in world.raw.execute(f"select name from pragma_table_info('{name}')")} for name in names
     }
     assert {name: there.get(name) for name in names} == here
-    assert set(there) - names == set()
+    assert set(there) - names == {"trace"}
     assert postgres_schema.latest() == sqlite_schema.latest()
+
+
+def recorded(world: World, count: int) -> list[str]:
+    """Writes so many rows of a trace, and a line that is none; their ids."""
+    ids = [f"{number:016x}" for number in range(count)]
+    for number, id in enumerate(ids):
+        row = {
+            "id": id,
+            "ts": f"2026-11-30T12:00:00.{number:03}Z",
+            "job_id": 1,
+            "agent": "a/b",
+            "input": "x\0y" * number,
+        }
+        trace_of(world).append(json.dumps(row).encode() + b"\n")
+    trace_of(world).append(b"what is this\n")
+    return ids
+
+
+@pytest.mark.usefixtures("small")
+async def test_the_trace_comes_along_from_all_its_files(world: World, emptied_url: str) -> None:
+    ids = recorded(world, 50)
+    assert (world.folder / "trace.jsonl.1").exists()
+    await world.add()
+    left = 5
+
+    def tell(what: str, done: int, rows: int) -> None:
+        nonlocal left
+        left -= what == "copying trace"
+        if left == 0:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        await move(world.folder, trace_of(world), Server(emptied_url, prepared=True), tell)
+    moved = await moves(world, emptied_url)
+    assert moved.figures["trace"].rows == 50
+    archive = PostgresArchive(Server(emptied_url, prepared=True), most_bytes=1 << 20, look_bytes=1 << 20)
+    page = await archive.read(job_id=1, agent="a", before=None, limit=100)
+    await archive.close()
+    assert [row["id"] for row in page.rows] == ids[::-1]
+    assert page.rows[0]["input"] == "x\0y" * 49
+    there = World(world.core, world.clock, world.folder, DatabaseSettings(url=emptied_url))
+    assert there.raw.execute("select max(at) - min(at) from trace").fetchall() == [(49,)]
+    there.raw.close()
 
 
 # NUL.
@@ -324,7 +374,7 @@ async def half(world: World, url: str, batches: int) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        await move(world.folder, Server(url, prepared=True), tell)
+        await move(world.folder, trace_of(world), Server(url, prepared=True), tell)
 
 
 @pytest.mark.usefixtures("small")
@@ -338,6 +388,7 @@ async def test_a_half_done_copy_is_opened_by_nobody_and_goes_on_where_it_was(
     begun: list[tuple[str, int]] = []
     await move(
         world.folder,
+        trace_of(world),
         Server(emptied_url, prepared=True),
         lambda what, done, rows: begun.append((what, done)) if what.startswith("copying") else None,
     )
@@ -376,7 +427,7 @@ async def during(world: World, url: str, at: str, act: Any) -> None:
             done = True
             act()
 
-    await move(world.folder, Server(url, prepared=True), tell)
+    await move(world.folder, trace_of(world), Server(url, prepared=True), tell)
 
 
 async def test_a_folder_that_is_written_to_meanwhile_is_not_taken_for_moved(world: World, emptied_url: str) -> None:
@@ -412,15 +463,17 @@ async def test_schemas_that_differ_are_refused(world: World, emptied_url: str, t
 async def test_what_is_not_there_is_told_kindly(world: World, emptied_url: str, tmp_path: Path) -> None:
     nothing = Server(emptied_url, prepared=True)
     with pytest.raises(NotFound, match=r"There is no .*core\.db to move"):
-        await move(tmp_path / "none", nothing, lambda *_: None)
+        await move(tmp_path / "none", trace_of(world), nothing, lambda *_: None)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "core.db").write_text("no database, but some text that is long enough to be looked at" * 50)
     with pytest.raises(Unavailable, match="cannot be read"):
-        await move(tmp_path / "bad", nothing, lambda *_: None)
+        await move(tmp_path / "bad", trace_of(world), nothing, lambda *_: None)
     with pytest.raises(Unavailable, match="cannot be opened"):
-        await move(world.folder, Server("postgresql://oaken@127.0.0.1:9/none", prepared=True), lambda *_: None)
+        await move(
+            world.folder, trace_of(world), Server("postgresql://oaken@127.0.0.1:9/none", prepared=True), lambda *_: None
+        )
     with pytest.raises(ConfigError, match="does not exist"):
-        await move(world.folder, Server(f"{emptied_url}_none", prepared=True), lambda *_: None)
+        await move(world.folder, trace_of(world), Server(f"{emptied_url}_none", prepared=True), lambda *_: None)
 
 
 async def test_the_folder_stays_as_it_is(world: World, emptied_url: str) -> None:

@@ -102,6 +102,42 @@ async def test_who_follows_hears_of_every_row_of_every_server_once_and_in_one_or
         assert one == said[-len(one) :]
 
 
+async def test_a_row_whose_transaction_ends_late_is_not_passed_over(
+    emptied_url: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_archive, "FOLLOW_SECONDS", 0.01)
+    world = await make()
+    archive = world.core._trace._archive
+    heard: list[str] = []
+
+    async def follow() -> None:
+        async for rows in archive.follow(SystemClock()):
+            heard.extend(row["id"] for row in rows)
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(20):
+        while not heard:
+            await archive.add([kept(secrets.randbits(60))])
+    before = len(world.raw.execute("select id from trace").fetchall())
+    late = await asyncpg.connect(emptied_url)
+    try:
+        await late.execute("begin")
+        one, other = kept(1), kept(2)
+        await late.execute(postgres_archive._ADD, [one.id], [one.at], [one.job_id], [one.agent], [one.text.decode()])
+        adding = asyncio.create_task(archive.add([other]))
+        waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+        await until(lambda: other.id in heard or bool(world.raw.execute(waiting).fetchall()))
+        await late.execute("commit")
+        await adding
+        await until(lambda: other.id in heard)
+    finally:
+        await late.close()
+        following.cancel()
+        await asyncio.wait([following])
+    assert heard[-2:] == [one.id, other.id]
+    assert len(world.raw.execute("select id from trace").fetchall()) == before + 2
+
+
 async def test_rows_that_are_said_twice_are_kept_once(make: Make) -> None:
     archive = (await make()).core._trace._archive
     for _ in range(2):
