@@ -14,8 +14,8 @@ from oaken_jobs.store.base import Finding
 from oaken_jobs.store.postgres.schema import OLDEST
 from oaken_jobs.store.postgres.server import Connection, Server
 
-BESIDE_THE_POOL = 4
-"""Connections of a process that are not for reading: two write, one listens, one may be for the trace."""
+BESIDE_THE_POOL = 5
+"""Connections of a process that are not for reading jobs: two write, one listens, two are for the trace."""
 CLOCK_MS = 2_000
 """A difference of clocks that is worth a word."""
 LONG_SECONDS, TOO_LONG_SECONDS = 60, 600
@@ -176,7 +176,10 @@ async def _connections(connection: Connection, settings: dict[str, str], pool_si
     there = await connection.fetchval("select to_regclass('processes') is not null", timeout=SECONDS)
     processes = max(1, await connection.fetchval(_PROCESSES, timeout=SECONDS)) if there else 1
     each = pool_size + BESIDE_THE_POOL
-    told = f"{processes} processes of Oaken's take up to {each} connections each; there are {room}, of which {used} are in use now"
+    told = (
+        f"a process of Oaken's takes up to {each} connections, those registered here {processes * each}; there are {room}, of which "
+        f"{used} are in use now"
+    )
     if processes * each > room:
         return [
             Finding("warn", f"{told}: lower [database] pool_size, raise max_connections, or put a pooler in between")
