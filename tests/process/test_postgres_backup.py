@@ -12,6 +12,7 @@ from oaken_jobs.clock import FakeClock
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from tests import postgres
+from tests.cli.test_cli import oaken
 from tests.contract.world import AGENT, RULES, World
 
 
@@ -59,3 +60,10 @@ async def test_a_dump_is_restored_without_the_trace_and_goes_on(
         assert (await after.add()).id == waiting.id + 1
         assert [row.verb for row in await after.core.store.activity(head, 10)] == ["complete", "enqueue"]
         await after.close()
+
+
+def test_oaken_backup_says_what_to_use_instead(database_url: str, tmp_path: Path) -> None:
+    said = oaken("backup", str(tmp_path / "copy.db"), data=tmp_path / "data", OAKEN_DATABASE_URL=database_url)
+    assert (said.code, "Back it up with pg_dump" in said.err) == (1, True), said.err
+    assert not (tmp_path / "copy.db").exists()
+    assert ":" not in said.err.partition("//")[2].partition("@")[0], "the password is not told"
