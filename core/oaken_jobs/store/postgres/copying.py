@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from oaken_jobs.errors import ConfigError, Conflict
@@ -82,50 +83,55 @@ class Copy:
     async def begin(self, tables: Sequence[Table]) -> dict[str, int]:
         """How many rows of each table are there already. Raises `Conflict` unless the database is empty, or a half-done copy of this
         very origin."""
-        found = await self._connection.fetchval("select value from marks where name = $1", HALF_DONE)
-        if found is None:
+        if not await is_half_done(self._connection):
             await self._require_empty()
             await self._mark(tables)
-        elif found != self._origin:
+        rows = await self._connection.fetch("select name, value from marks", timeout=BATCH_SECONDS)
+        marks: dict[str, int] = {row[0]: row[1] for row in rows}
+        if marks[HALF_DONE] != self._origin:
             raise Conflict(
                 f"{self._name} has a half-done copy of another store, or of this one as it was before. Drop that database and "
                 "create an empty one."
             )
-        rows = await self._connection.fetch("select name, value from marks")
-        marks: dict[str, int] = {row[0]: row[1] for row in rows}
         return {table.name: marks[_place(table)] for table in tables}
 
     async def _require_empty(self) -> None:
         for table in await tables(self._connection):
-            if await self._connection.fetchval(f'select exists (select 1 from "{table.name}")'):
+            if await self._connection.fetchval(f'select exists (select 1 from "{table.name}")', timeout=BATCH_SECONDS):
                 raise Conflict(
-                    f"{self._name} is not empty: there are rows in {table.name}. Name an empty database (createdb makes one), which no "
-                    "server has been started on."
+                    f"{self._name} is not empty: there are rows in {table.name}. Name an empty database (createdb makes one), which "
+                    "no server has been started on."
                 )
 
     async def _mark(self, tables: Sequence[Table]) -> None:
+        """Says that it is half-done, unless somebody else has said so meanwhile."""
         names = [HALF_DONE, *map(_place, tables)]
         values = [self._origin, *(0 for _ in tables)]
-        await self._connection.execute(
-            "insert into marks select * from unnest($1::text[], $2::bigint[])", names, values
-        )
+        marked = "insert into marks select * from unnest($1::text[], $2::bigint[]) on conflict do nothing"
+        await self._connection.execute(marked, names, values, timeout=BATCH_SECONDS)
 
     async def add(self, table: Table, place: int, rows: Sequence[Row]) -> None:
         """Adds the rows that come after the first `place` ones. Raises `Conflict` where somebody else is at it."""
-        await self._connection.execute("begin")
-        try:
-            if await self._connection.execute(_STEP, _place(table), len(rows), place) != "UPDATE 1":
+        async with self._transaction():
+            step = await self._connection.execute(_STEP, _place(table), len(rows), place, timeout=BATCH_SECONDS)
+            if step != "UPDATE 1":
                 raise Conflict(
                     f"Somebody else copies into {self._name} at the same time. Let one of you end, and look again."
                 )
             await self._connection.copy_records_to_table(
                 table.name, records=rows, columns=table.columns, timeout=BATCH_SECONDS
             )
-            await self._connection.execute("commit")
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[None]:
+        await self._connection.execute("begin", timeout=BATCH_SECONDS)
+        try:
+            yield
         except BaseException:
             if not self._connection.is_closed():
-                await self._connection.execute("rollback")
+                await self._connection.execute("rollback", timeout=BATCH_SECONDS)
             raise
+        await self._connection.execute("commit", timeout=BATCH_SECONDS)
 
     async def figures(self, table: Table) -> Figures:
         """Of what is there now."""
@@ -135,25 +141,18 @@ class Copy:
 
     async def end(self, tables: Sequence[Table], last: Mapping[str, int], marks: Sequence[Row]) -> None:
         """The database is complete. `last` is the highest id that was ever given out by table, `marks` what the other store noted."""
-        await self._connection.execute("begin")
-        try:
+        await self._connection.execute("analyze", timeout=CHECK_SECONDS)
+        async with self._transaction():
             for name, sequence in _SEQUENCES.items():
                 at = last.get(name, 0)
                 await self._connection.execute(f"select setval({sequence}, greatest($1::bigint, 1), $1 > 0)", at)
-            await self._connection.execute(
-                "delete from marks where name = any($1::text[])", [HALF_DONE, *map(_place, tables)]
-            )
+            names = [HALF_DONE, *map(_place, tables)]
+            await self._connection.execute("delete from marks where name = any($1::text[])", names)
             if marks:
+                noted = map(list, zip(*marks, strict=True))
                 await self._connection.execute(
-                    "insert into marks select * from unnest($1::text[], $2::bigint[])",
-                    *map(list, zip(*marks, strict=True)),
+                    "insert into marks select * from unnest($1::text[], $2::bigint[])", *noted
                 )
-            await self._connection.execute("commit")
-        except BaseException:
-            if not self._connection.is_closed():
-                await self._connection.execute("rollback")
-            raise
-        await self._connection.execute("analyze", timeout=CHECK_SECONDS)
 
 
 async def tables(connection: Connection) -> list[Table]:
@@ -172,9 +171,13 @@ async def require_unicode(connection: Connection, name: str) -> None:
         )
 
 
+async def is_half_done(connection: Connection) -> bool:
+    return await connection.fetchval("select exists (select 1 from marks where name = $1)", HALF_DONE)
+
+
 async def require_whole(connection: Connection, name: str) -> None:
     """Raises `ConfigError` for a half-done copy."""
-    if await connection.fetchval("select exists (select 1 from marks where name = $1)", HALF_DONE):
+    if await is_half_done(connection):
         raise ConfigError(
             f"{name} is a half-done copy of another store. Let `oaken migrate-store` end, or start it again: it goes on where it was."
         )
