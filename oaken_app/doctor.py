@@ -21,6 +21,7 @@ from oaken_jobs.errors import OakenError
 from oaken_jobs.files import DATABASE
 from oaken_jobs.maintenance import living
 from oaken_jobs.store.base import Finding
+from oaken_jobs.store.sql.records import LIVING_MS
 from oaken_jobs.store.sqlite import driver, schema
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -122,7 +123,8 @@ async def _contents(core: Core, quick: bool) -> list[Finding]:
         findings += [Finding("bad", f"the database is damaged: {problem}") for problem in problems]
         if not problems:
             findings.append(Finding("ok", "the database is sound"))
-    running = [row for row in await core.store.processes() if living(row)]
+    since = core.clock.now() - LIVING_MS
+    running = [row for row in await core.store.processes() if row.seen_at > since and living(row)]
     for row in running:
         findings.append(Finding("ok", f"{row.role} runs as process {row.pid} on {row.host}, version {row.version}"))
     if not running:

@@ -55,8 +55,10 @@ def migrate_store(
     server = server_of(settings.database.url, settings)
     from oaken_jobs import moving  # not where there is none of what PostgreSQL takes
 
-    moved = asyncio.run(moving.move(settings.data_dir, trace_journal(settings), server, _tell))
-    _clear()
+    try:
+        moved = asyncio.run(moving.move(settings.data_dir, trace_journal(settings), server, _tell))
+    finally:
+        _clear()
     if json:
         figures = {name: {"rows": found.rows, "sum": f"{found.sum:x}"} for name, found in moved.figures.items()}
         as_json({"from": str(settings.data_dir), "to": server.name, "tables": figures, "replaced": moved.replaced})

@@ -140,7 +140,8 @@ def row_of(text: bytes | str) -> Json | None:
     """What was kept; None for a text that is not ours."""
     try:
         row: Json = orjson.loads(text)
-        return row if isinstance(row["job_id"], int) and isinstance(row["agent"], str) else None
+        whole = isinstance(row["job_id"], int) and all(isinstance(row[name], str) for name in ("id", "ts", "agent"))
+        return row if whole else None
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -122,6 +122,8 @@ async def _add_trace(trace: Journal, server: Server, tell: Tell) -> Figures:
             await archive.add(batch)
             total += sum(digest((*row[:4], len(row.text), row.text.decode())) for row in batch)
             tell(f"copying {TRACE.name}", len(seen), len(seen))
+    except OSError as error:
+        raise Unavailable(f"{trace.path} cannot be read: {error.strerror}.") from None
     finally:
         await archive.close()
     return Figures(len(seen), total)
@@ -133,8 +135,11 @@ def _kept(lines: Iterable[bytes], seen: set[str]) -> Iterator[Kept]:
         row = row_of(line)
         if row is not None and row["id"] not in seen:
             seen.add(row["id"])
-            at = round(datetime.fromisoformat(row["ts"]).timestamp() * 1000)
-            yield Kept(row["id"], at, row["job_id"], row["agent"], line)
+            yield Kept(row["id"], _ms(row["ts"]), row["job_id"], row["agent"], line)
+
+
+def _ms(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def _batches(rows: Iterable[Kept]) -> Iterator[list[Kept]]:
@@ -198,7 +203,7 @@ class Source:
             raise ConfigError(
                 f"{self._path} has schema {at}, and this program moves schema {here.latest()}. "
                 + (
-                    "`oaken doctor` brings it up to date."
+                    "`oaken doctor` on that folder, without OAKEN_DATABASE_URL, brings it up to date."
                     if at < here.latest()
                     else "Use the newer program that wrote it."
                 )

@@ -81,6 +81,8 @@ async def live(world: World) -> dict[str, Any]:
     for lease in await jobs.lease(AGENT, kinds=["embed", "triage"], max=5):
         result = {"model": "m", "vector": [0.5, 1]} if lease.job.kind == "embed" else {"labels": {"topic": "x"}}
         await jobs.complete(AGENT, lease.lease_id, result, Usage({"input_tokens": 3}, 0.1 + 0.2, "m-1"))
+    session = await core.sessions.open(token)
+    await core.sessions.new_code("agent-1")
     limited = await core.tokens.authenticate(token, "http")
     await jobs.requeue(ME, (await world.add("limited")).id, "mail")
     await jobs.release(limited, (await world.take(limited)).lease_id)
@@ -128,7 +130,7 @@ async def live(world: World) -> dict[str, Any]:
         f"insert into retriage values ('default', '{document}', 5)",
         "update processes set seen_at = 1",
     )
-    return {"token": token, "revoked": revoked, "held": held, "late": late, "asking": asking}
+    return {"token": token, "session": session, "revoked": revoked, "held": held, "late": late, "asking": asking}
 
 
 async def told(world: World) -> dict[str, Any]:
@@ -158,6 +160,8 @@ async def told(world: World) -> dict[str, Any]:
         "labels": [await store.labels("default", job.subject) for job in jobs if job.subject],
         "tokens": await store.tokens(),
         "leases": await store.leases_of("agent-1", now),
+        "sessions": await store.sessions(),
+        "finishes": sorted(await store.finishes(0)),
         "audit": await store.audit(None, 100),
         "logs": await store.log_lines(("info",), None, None, 100),
         "schedules": await store.schedules(),
@@ -203,6 +207,8 @@ async def test_everybody_goes_on_where_they_were(world: World, emptied_url: str,
     assert again.created, "as the first answer said"
     assert not (await there.enqueue("waiting", dedupe_key="d")).created
     assert (await there.core.tokens.authenticate(then["token"], "http")).actor.id == "agent-1"
+    assert (await there.core.sessions.find(then["session"])).who.actor.id == "agent-1"
+    await there.core.sessions.open(then["token"])
     with pytest.raises(Unauthenticated):
         await there.core.tokens.authenticate(then["revoked"], "http")
     assert (await jobs.ask(AGENT, (await there.take(kinds=["new"])).lease_id, "A question of its own?")).question
@@ -272,7 +278,7 @@ def recorded(world: World, count: int) -> list[str]:
             "input": "x\0y" * number,
         }
         trace_of(world).append(json.dumps(row).encode() + b"\n")
-    trace_of(world).append(b"what is this\n")
+    trace_of(world).append(b'what is this\n{"id":"x","job_id":1,"agent":"a"}\n')
     return ids
 
 
@@ -406,9 +412,11 @@ async def test_a_half_done_copy_is_not_gone_on_with_from_elsewhere(world: World,
 
 
 @pytest.mark.usefixtures("small")
-async def test_two_at_once_copy_nothing_twice(world: World, emptied_url: str, moved_to: Any) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_two_at_once_copy_nothing_twice(world: World, emptied_url: str, moved_to: Any, begun: bool) -> None:
     await live(world)
-    await half(world, emptied_url, 5)
+    if begun:
+        await half(world, emptied_url, 5)
     ends = await asyncio.gather(*(moves(world, emptied_url) for _ in range(2)), return_exceptions=True)
     wrong = [end for end in ends if not isinstance(end, Moved)]
     assert all(isinstance(end, OakenError) for end in wrong), wrong
@@ -451,7 +459,7 @@ async def test_schemas_that_differ_are_refused(world: World, emptied_url: str, t
     at = sqlite_schema.latest()
     world.alter(f"pragma user_version = {at - 1}")
     with pytest.raises(
-        ConfigError, match=rf"has schema {at - 1}, and this program moves schema {at}\. `oaken doctor` brings"
+        ConfigError, match=rf"has schema {at - 1}, and this program moves schema {at}\. `oaken doctor` on that"
     ):
         await moves(world, emptied_url)
     world.alter(f"pragma user_version = {at + 1}")

@@ -147,11 +147,13 @@ async def test_a_clock_that_is_wrong_is_told_by_how_much(url: str) -> None:
 
 
 async def test_processes_that_want_more_connections_than_there_are_are_told(url: str) -> None:
-    processes = ", ".join(f"('p{n}', 'serve', {n}, 'host', '1', 1, 1)" for n in range(4))
+    now = SystemClock().now()
+    seen = [now, now, now, now, now - 60_000]
+    processes = ", ".join(f"('p{n}', 'serve', {n}, 'host', '1', 1, {at})" for n, at in enumerate(seen))
     await tell(url, f"insert into processes values {processes}")
-    told = await found(url, "a process of Oaken's takes up to 13 connections, those registered here 52; there are 37")
+    told = await found(url, "a process of Oaken's takes up to 13 connections, those at work here 52; there are 37")
     assert (told.level, "lower [database] pool_size" in told.what) == ("warn", True)
-    assert (await found(url, "those registered here 28", pool_size=2)).level == "ok"
+    assert (await found(url, "those at work here 28", pool_size=2)).level == "ok"
 
 
 async def test_dead_rows_and_tables_that_were_never_analysed_are_told(url: str) -> None:

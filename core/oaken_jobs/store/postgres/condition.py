@@ -13,6 +13,7 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.store.base import Finding
 from oaken_jobs.store.postgres.schema import OLDEST
 from oaken_jobs.store.postgres.server import Connection, Server
+from oaken_jobs.store.sql.records import LIVING_MS
 
 BESIDE_THE_POOL = 5
 """Connections of a process that are not for reading jobs: two write, one listens, two are for the trace."""
@@ -39,7 +40,7 @@ _USED = "select sum(numbackends)::bigint from pg_stat_database where datid <> 0"
 _LIMIT = """
 select least(nullif(r.rolconnlimit, -1), nullif(d.datconnlimit, -1)) from pg_roles r cross join pg_database d
 where r.rolname = current_user and d.datname = current_database()"""
-_PROCESSES = "select count(*) from processes"
+_PROCESSES = "select count(*) from processes where seen_at > $1"
 _DEAD = f"""
 select relname, n_dead_tup, n_live_tup, coalesce(greatest(last_vacuum, last_autovacuum)::timestamp(0)::text, 'never')
 from pg_stat_user_tables where schemaname = current_schema() and n_dead_tup > {DEAD_ROWS} and n_dead_tup > {DEAD_SHARE} * n_live_tup
@@ -174,10 +175,11 @@ async def _connections(connection: Connection, settings: dict[str, str], pool_si
     room = room if limit is None else min(room, limit)
     used = await connection.fetchval(_USED, timeout=SECONDS)
     there = await connection.fetchval("select to_regclass('processes') is not null", timeout=SECONDS)
-    processes = max(1, await connection.fetchval(_PROCESSES, timeout=SECONDS)) if there else 1
+    since = await connection.fetchval(_NOW, timeout=SECONDS) - LIVING_MS
+    processes = max(1, await connection.fetchval(_PROCESSES, since, timeout=SECONDS)) if there else 1
     each = pool_size + BESIDE_THE_POOL
     told = (
-        f"a process of Oaken's takes up to {each} connections, those registered here {processes * each}; there are {room}, of which "
+        f"a process of Oaken's takes up to {each} connections, those at work here {processes * each}; there are {room}, of which "
         f"{used} are in use now"
     )
     if processes * each > room:

@@ -30,10 +30,8 @@ select c.relname, array(
     join pg_attribute a on a.attrelid = c.oid and a.attnum = k.n where i.indrelid = c.oid and i.indisprimary order by k.place)
 from pg_class c where c.relkind = 'r' and c.relnamespace = current_schema()::regnamespace order by c.relname"""
 _STEP = "update marks set value = value + $2 where name = $1 and value = $3"
-_SEQUENCES = {"jobs": "'job_ids'", "activity": "'activity_ids'"} | {
-    name: f"pg_get_serial_sequence('{name}', 'id')" for name in ("progress", "questions", "log_lines", "audit")
-}
-"""What numbers the rows of tables."""
+_SEQUENCES = {"jobs": "job_ids", "activity": "activity_ids"}
+"""What numbers the rows of tables that do not do it themselves."""
 BATCH_SECONDS = 120.0
 """For a transaction of a few thousand rows."""
 CHECK_SECONDS = 3600.0
@@ -143,9 +141,10 @@ class Copy:
         """The database is complete. `last` is the highest id that was ever given out by table, `marks` what the other store noted."""
         await self._connection.execute("analyze", timeout=CHECK_SECONDS)
         async with self._transaction():
-            for name, sequence in _SEQUENCES.items():
-                at = last.get(name, 0)
-                await self._connection.execute(f"select setval({sequence}, greatest($1::bigint, 1), $1 > 0)", at)
+            for name, at in last.items():
+                own = await self._connection.fetchval("select pg_get_serial_sequence($1, 'id')", name)
+                sequence = _SEQUENCES.get(name, own)
+                await self._connection.execute("select setval($1, greatest($2::bigint, 1), $2 > 0)", sequence, at)
             names = [HALF_DONE, *map(_place, tables)]
             await self._connection.execute("delete from marks where name = any($1::text[])", names)
             if marks:
