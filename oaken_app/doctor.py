@@ -83,7 +83,7 @@ async def _postgres(url: str, settings: config.Settings) -> list[Finding]:
     server = server_of(url, settings)
     from oaken_jobs.store.postgres import condition  # not where there is none of what it takes
 
-    return await condition.examine(server, SystemClock(), settings.database.pool_size)
+    return await condition.examine(server, SystemClock(), settings.database.pool_size, recording=settings.trace.enabled)
 
 
 def _permissions(folder: Path) -> list[Finding]:

@@ -13,6 +13,7 @@ from oaken_app.compose import server_of, trace_journal
 from oaken_app.options import Json
 from oaken_app.show import as_json, line, plain, table
 from oaken_jobs import config, files
+from oaken_jobs.clock import SystemClock
 from oaken_jobs.errors import ConfigError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -56,7 +57,7 @@ def migrate_store(
     from oaken_jobs import moving  # not where there is none of what PostgreSQL takes
 
     try:
-        moved = asyncio.run(moving.move(settings.data_dir, trace_journal(settings), server, _tell))
+        moved = asyncio.run(moving.move(settings.data_dir, trace_journal(settings), server, SystemClock(), _tell))
     finally:
         _clear()
     if json:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from oaken_jobs.archive import Kept, row_of
-from oaken_jobs.clock import SystemClock
+from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, Conflict, NotFound, Unavailable
 from oaken_jobs.files import DATABASE
 from oaken_jobs.journal import Journal
@@ -60,9 +60,9 @@ class Moved(NamedTuple):
     """Where NUL became `INSTEAD`: table, key and column."""
 
 
-async def move(folder: Path, trace: Journal, server: Server, tell: Tell) -> Moved:
-    """Copies, checks, and makes the database ready for servers. `trace` is the folder's. What was copied stays when it ends half-way;
-    called again, it goes on.
+async def move(folder: Path, trace: Journal, server: Server, clock: Clock, tell: Tell) -> Moved:
+    """Copies, checks, and makes the database ready for servers. `trace` is the folder's, `clock` this machine's. What was copied stays when
+    it ends half-way; called again, it goes on.
 
     Raises `NotFound` for a folder without a database; `ConfigError` where either side is of another schema, or cannot be used; `Conflict`
     where living processes have the folder open, where it changes meanwhile, where the target has rows of another origin, and where the copy
@@ -72,7 +72,7 @@ async def move(folder: Path, trace: Journal, server: Server, tell: Tell) -> Move
     if not path.exists():
         raise NotFound(f"There is no {path} to move. Name the data folder with --from.")
     try:
-        source = await Source.open(path)
+        source = await Source.open(path, clock)
     except Error as error:
         raise Unavailable(f"{path} cannot be read: {error}. Check that it is a database of Oaken's.") from None
     try:
@@ -98,8 +98,8 @@ async def _move(source: Source, trace: Journal, target: Target, server: Server, 
             tell(f"copying {table.name}", place, rows)
             await copy.add(table, place, batch)
             place += len(batch)
-    figures[TRACE.name] = await _add_trace(trace, server, tell)
     await source.require_unchanged(found, figures)
+    figures[TRACE.name] = await _add_trace(trace, server, tell)
     for table in (*found, TRACE):
         tell(f"checking {table.name}", 0, figures[table.name].rows)
         copied = await copy.figures(table)
@@ -177,16 +177,17 @@ async def _connected(server: Server) -> AsyncGenerator[Target]:
 class Source:
     """The database of a data folder as it was when it was opened."""
 
-    def __init__(self, connection: Connection, path: Path) -> None:
+    def __init__(self, connection: Connection, path: Path, clock: Clock) -> None:
         self.replaced: list[str] = []
         self._connection = connection
         self._path = path
+        self._clock = clock
         self._version = 0
 
     @classmethod
-    async def open(cls, path: Path) -> Source:
+    async def open(cls, path: Path, clock: Clock) -> Source:
         """Raises `ConfigError` for one of another schema, `Conflict` where somebody has it open, SQLite's errors."""
-        source = cls(await connect(path, readonly=True), path)
+        source = cls(await connect(path, readonly=True), path, clock)
         try:
             await source._begin()
         except BaseException:
@@ -213,7 +214,7 @@ class Source:
         await self._connection.run(lambda db: db.execute("begin"))
 
     async def _require_alone(self) -> None:
-        since = SystemClock().now() - LIVING_MS
+        since = self._clock.now() - LIVING_MS
         running = [row for row in await self._connection.run(reads.processes) if row.seen_at > since and living(row)]
         if running:
             who = ", ".join(f"{row.role} (process {row.pid} on {row.host})" for row in running)

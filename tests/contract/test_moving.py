@@ -67,7 +67,9 @@ def trace_of(world: World) -> Journal:
 
 
 async def moves(world: World, url: str) -> Moved:
-    return await move(world.folder, trace_of(world), Server(url, prepared=True), lambda what, done, rows: None)
+    return await move(
+        world.folder, trace_of(world), Server(url, prepared=True), world.clock, lambda what, done, rows: None
+    )
 
 
 async def live(world: World) -> dict[str, Any]:
@@ -128,7 +130,7 @@ async def live(world: World) -> dict[str, Any]:
     world.alter(
         "insert into marks values ('activity_forgotten', 2)",
         f"insert into retriage values ('default', '{document}', 5)",
-        "update processes set seen_at = 1",
+        f"update processes set seen_at = {world.clock.now() - 60_000}",
     )
     return {"token": token, "session": session, "revoked": revoked, "held": held, "late": late, "asking": asking}
 
@@ -296,7 +298,7 @@ async def test_the_trace_comes_along_from_all_its_files(world: World, emptied_ur
             raise Stopped
 
     with pytest.raises(Stopped):
-        await move(world.folder, trace_of(world), Server(emptied_url, prepared=True), tell)
+        await move(world.folder, trace_of(world), Server(emptied_url, prepared=True), world.clock, tell)
     moved = await moves(world, emptied_url)
     assert moved.figures["trace"].rows == 50
     archive = PostgresArchive(Server(emptied_url, prepared=True), most_bytes=1 << 20, look_bytes=1 << 20)
@@ -329,8 +331,8 @@ async def test_nul_in_a_text_is_replaced_and_told_and_in_json_it_stays(
 
 
 async def registered(world: World, pid: int) -> None:
-    row = ProcessRow("p", "serve", pid, socket.gethostname(), "1", 1, round(asyncio.get_event_loop().time()))
-    await world.core.commit.call(Register(row._replace(seen_at=moving.SystemClock().now())))
+    row = ProcessRow("p", "serve", pid, socket.gethostname(), "1", 1, world.clock.now())
+    await world.core.commit.call(Register(row))
 
 
 async def test_a_folder_that_is_at_work_is_refused_and_who_it_is_is_told(world: World, emptied_url: str) -> None:
@@ -380,7 +382,7 @@ async def half(world: World, url: str, batches: int) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        await move(world.folder, trace_of(world), Server(url, prepared=True), tell)
+        await move(world.folder, trace_of(world), Server(url, prepared=True), world.clock, tell)
 
 
 @pytest.mark.usefixtures("small")
@@ -396,6 +398,7 @@ async def test_a_half_done_copy_is_opened_by_nobody_and_goes_on_where_it_was(
         world.folder,
         trace_of(world),
         Server(emptied_url, prepared=True),
+        world.clock,
         lambda what, done, rows: begun.append((what, done)) if what.startswith("copying") else None,
     )
     assert begun[0][1] > 0 or begun[0][0] != "copying activity", "what was copied is not copied again"
@@ -435,13 +438,18 @@ async def during(world: World, url: str, at: str, act: Any) -> None:
             done = True
             act()
 
-    await move(world.folder, trace_of(world), Server(url, prepared=True), tell)
+    await move(world.folder, trace_of(world), Server(url, prepared=True), world.clock, tell)
 
 
 async def test_a_folder_that_is_written_to_meanwhile_is_not_taken_for_moved(world: World, emptied_url: str) -> None:
     await world.add()
     with pytest.raises(Conflict, match="was written to while it was copied"):
         await during(world, emptied_url, "copying jobs", lambda: world.alter("update jobs set priority = 3"))
+
+
+async def test_a_write_that_changed_nothing_does_not_matter(world: World, emptied_url: str) -> None:
+    await world.add()
+    await during(world, emptied_url, "copying jobs", lambda: world.alter("update jobs set priority = priority"))
 
 
 async def test_a_copy_that_differs_is_not_taken_for_moved(world: World, emptied_url: str, moved_to: Any) -> None:
@@ -471,17 +479,23 @@ async def test_schemas_that_differ_are_refused(world: World, emptied_url: str, t
 async def test_what_is_not_there_is_told_kindly(world: World, emptied_url: str, tmp_path: Path) -> None:
     nothing = Server(emptied_url, prepared=True)
     with pytest.raises(NotFound, match=r"There is no .*core\.db to move"):
-        await move(tmp_path / "none", trace_of(world), nothing, lambda *_: None)
+        await move(tmp_path / "none", trace_of(world), nothing, world.clock, lambda *_: None)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "core.db").write_text("no database, but some text that is long enough to be looked at" * 50)
     with pytest.raises(Unavailable, match="cannot be read"):
-        await move(tmp_path / "bad", trace_of(world), nothing, lambda *_: None)
+        await move(tmp_path / "bad", trace_of(world), nothing, world.clock, lambda *_: None)
     with pytest.raises(Unavailable, match="cannot be opened"):
         await move(
-            world.folder, trace_of(world), Server("postgresql://oaken@127.0.0.1:9/none", prepared=True), lambda *_: None
+            world.folder,
+            trace_of(world),
+            Server("postgresql://oaken@127.0.0.1:9/none", prepared=True),
+            world.clock,
+            lambda *_: None,
         )
     with pytest.raises(ConfigError, match="does not exist"):
-        await move(world.folder, trace_of(world), Server(f"{emptied_url}_none", prepared=True), lambda *_: None)
+        await move(
+            world.folder, trace_of(world), Server(f"{emptied_url}_none", prepared=True), world.clock, lambda *_: None
+        )
 
 
 async def test_the_folder_stays_as_it_is(world: World, emptied_url: str) -> None:

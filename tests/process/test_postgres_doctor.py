@@ -58,7 +58,7 @@ async def url(server: postgres.Server) -> AsyncIterator[str]:
 
 
 async def examined(url: str, pool_size: int = 8) -> list[Finding]:
-    return await condition.examine(Server(url, prepared=True), SystemClock(), pool_size)
+    return await condition.examine(Server(url, prepared=True), SystemClock(), pool_size, recording=True)
 
 
 async def found(url: str, *words: str, **more: Any) -> Finding:
@@ -142,7 +142,7 @@ async def test_settings_are_read_as_they_are_for_this_user_and_database(url: str
 async def test_a_clock_that_is_wrong_is_told_by_how_much(url: str) -> None:
     clock = FakeClock()
     clock.advance(SystemClock().now() / 1000 - clock.now() / 1000 - 300)
-    findings = await condition.examine(Server(url, prepared=True), clock, 8)
+    findings = await condition.examine(Server(url, prepared=True), clock, 8, recording=False)
     assert [one.level for one in findings if "clock is 300 s behind the database's" in one.what] == ["warn"]
 
 
@@ -212,6 +212,7 @@ async def plain(server: postgres.Server, url: str) -> AsyncIterator[str]:
         "grant usage, select on all sequences in schema public to plain",
         "revoke update, delete on jobs from plain",
         "revoke all on sequence job_ids from plain",
+        "revoke all on trace from plain",
         "revoke create on schema public from public",
     )
     parts = urlsplit(url)
@@ -237,6 +238,9 @@ async def test_a_user_who_may_do_little_is_told_what_is_missing_and_what_is_not_
     assert (await found(plain, "there are 20, of which")).level == "ok"
     assert (await found(plain, "grant pg_read_all_stats")).level == "ok"
     assert (await found(plain, "may not change tables")).level == "ok"
+    assert (await found(plain, "may not write to the table trace")).level == "warn"
+    await tell(url, "grant insert, select (id) on trace to plain")
+    assert [one for one in await examined(plain) if "table trace" in one.what] == []
     assert [one for one in await examined(url) if "pg_read_all_stats" in one.what] == []
 
 

@@ -74,16 +74,20 @@ join (values ('r', 'select'), ('r', 'insert'), ('r', 'update'), ('r', 'delete'),
 where c.relnamespace = current_schema()::regnamespace and c.relname not in ('oaken_schema', 'trace')
   and not case c.relkind when 'S' then has_sequence_privilege(c.oid, p.may) else has_table_privilege(c.oid, p.may) end
 group by 1 order by 1"""
+_BARRED = """
+select not (has_table_privilege(c.oid, 'insert') and has_column_privilege(c.oid, 'id', 'select'))
+from pg_class c where c.oid = to_regclass('trace')"""
 _MAY_CREATE = "select has_schema_privilege(current_schema(), 'create')"
 
 
-async def examine(server: Server, clock: Clock, pool_size: int) -> list[Finding]:
-    """What is worth saying of the server and of this database; `clock` is this machine's. Raises what `Server.refusal` makes of an
-    error."""
+async def examine(server: Server, clock: Clock, pool_size: int, *, recording: bool) -> list[Finding]:
+    """What is worth saying of the server and of this database; `clock` is this machine's, `recording` whether there is to be a trace.
+    Raises what `Server.refusal` makes of an error."""
     try:
         connection = await server.connect()
         try:
-            return await _examine(connection, server.name, clock, pool_size)
+            findings = await _examine(connection, server.name, clock, pool_size)
+            return [*findings, *(await _trace(connection) if recording else ())]
         finally:
             await server.hang_up(connection)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
@@ -279,6 +283,18 @@ async def _rights(connection: Connection) -> list[Finding]:
             )
         )
     return findings
+
+
+async def _trace(connection: Connection) -> list[Finding]:
+    if await connection.fetchval(_BARRED, timeout=SECONDS):
+        return [
+            Finding(
+                "warn",
+                "[trace] enabled is set, but Oaken's user may not write to the table trace, so nothing is recorded; grant it "
+                "insert and select (id)",
+            )
+        ]
+    return []
 
 
 def _long(seconds: int) -> str:
