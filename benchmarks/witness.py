@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.store import cycles
+from oaken_jobs.archive import JournalArchive
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core, calm_collector
 from oaken_jobs.files import TRACE
@@ -31,7 +32,11 @@ CALLERS = 64
 
 async def _run(folder: Path, seconds: float, duties: bool, stream: bool, trace: bool) -> float:
     clock = SystemClock()
-    recorder = Recorder(Journal(folder / TRACE, 100 << 20, 5), clock, recording=True, keep_days=30) if trace else None
+    recorder = (
+        Recorder(JournalArchive(Journal(folder / TRACE, 100 << 20, 5)), clock, recording=True, keep_days=30)
+        if trace
+        else None
+    )
     core = Core.on_folder(folder, Rules(), "serve", clock, trace=recorder)
     await core.open()
     if duties:

@@ -28,6 +28,7 @@ def backup(
     """Copy the database of a data folder into FILE, whether or not a server runs. The trace stays behind unless it is asked for.
 
     The copy is checked, and only its owner may read it. To restore it, put it into an empty data folder as core.db and start Oaken on that.
+    Jobs on PostgreSQL are backed up by its own means, such as pg_dump.
     """
     settings = config.load(data_dir)
     if settings.url is not None and data_dir is None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from oaken_jobs.archive import Archive, JournalArchive
 from oaken_jobs.clock import Clock
 from oaken_jobs.config import Settings
-from oaken_jobs.core import Core, clock_for
+from oaken_jobs.core import Core, clock_for, not_installed
 from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.kinds import Rules
 from oaken_jobs.trace import Recorder
 from oaken_jobs.tracing import Trace
+
+if TYPE_CHECKING:
+    from oaken_jobs.store.postgres.server import Server
 
 
 def core_of(settings: Settings, rules: Rules, role: str) -> Core:
@@ -21,11 +27,29 @@ def core_of(settings: Settings, rules: Rules, role: str) -> Core:
     )
 
 
+def server_of(url: str, settings: Settings) -> Server:
+    """The PostgreSQL at a URL. Raises `ConfigError` where what it takes is not installed."""
+    try:
+        from oaken_jobs.store.postgres.server import Server
+    except ImportError as error:
+        raise not_installed(error) from None
+    return Server(url, prepared=settings.database.listen)
+
+
 def trace_of(settings: Settings, clock: Clock) -> Trace:
-    """The trace of the data folder: what an earlier start recorded is read and forgotten also where nothing is recorded now."""
-    return Recorder(
-        trace_journal(settings), clock, recording=settings.trace.enabled, keep_days=settings.trace.keep_days
-    )
+    """The trace of the data folder, or of its database: what an earlier start recorded is read and forgotten also where nothing is recorded
+    now. Raises `ConfigError`."""
+    kept, url = settings.trace, settings.database.url
+    archive = JournalArchive(trace_journal(settings)) if url is None else _table(url, settings)
+    return Recorder(archive, clock, recording=kept.enabled, keep_days=kept.keep_days)
+
+
+def _table(url: str, settings: Settings) -> Archive:
+    server = server_of(url, settings)
+    from oaken_jobs.store.postgres.archive import PostgresArchive  # not where there is none of what it takes
+
+    file = settings.trace.max_bytes
+    return PostgresArchive(server, most_bytes=file * (1 + settings.log.file_backups), look_bytes=file)
 
 
 def trace_journal(settings: Settings) -> Journal:

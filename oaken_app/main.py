@@ -52,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     "trace": Command("oaken_app.trace", "app", "Read what models and agents were told and answered; for admins."),
     "config": Command("oaken_app.config", "app", "See which settings count, and where each comes from."),
     "backup": Command("oaken_app.backup", "app", "Copy the database into a file, while everything goes on."),
+    "migrate-store": Command("oaken_app.migrate", "app", "Move a data folder's jobs into PostgreSQL."),
     "doctor": Command("oaken_app.doctor", "app", "Look for what is wrong with a data folder."),
 }
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from oaken_app.admin import make_admin
 from oaken_app.compose import core_of
 from oaken_jobs import plugins
-from oaken_jobs.config import Settings
+from oaken_jobs.config import Settings, without_password
 from oaken_jobs.core import calm_collector
 from oaken_jobs.plugins import AtWork
 from oaken_jobs.runner import Runner
@@ -88,9 +88,10 @@ class Process:
                 if self._exposed is not None:
                     log.warning("%s", self._exposed)
             await self.core.open()
-            if (danger := unsafe_version()) is not None:
+            url = self.settings.database.url
+            if url is None and (danger := unsafe_version()) is not None:
                 log.warning("%s", danger)
-            log.info("database open in %s", self.settings.data_dir)
+            log.info("database open in %s", self.settings.data_dir if url is None else without_password(url))
             if self._server is not None:
                 await make_admin(self.core.tokens, self.settings.data_dir)
             self.core.maintenance.address = self.address

@@ -189,7 +189,7 @@ class Server:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() in ("ready", "standby")
 
     def stop(self, mode: str = "fast") -> None:
         """Stops it if it runs: `smart` waits for clients, `fast` sends them away, `immediate` leaves all as it is, to be recovered."""

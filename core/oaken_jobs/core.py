@@ -50,14 +50,19 @@ def clock_for(database: DatabaseSettings) -> Clock:
     return SystemClock() if database.url is None else DatabaseClock()
 
 
+def not_installed(error: ImportError) -> ConfigError:
+    """What to say where PostgreSQL is named, and what that takes is not there."""
+    return ConfigError(
+        f"database.url names PostgreSQL, and the package {error.name} is missing. Install what it takes: "
+        "pip install 'oaken-swarm[postgres]'."
+    )
+
+
 def _on_postgres(url: str, settings: DatabaseSettings, rules: Rules, clock: Clock) -> Store:
     try:
         from oaken_jobs.store.postgres import PostgresStore
     except ImportError as error:
-        raise ConfigError(
-            f"database.url names PostgreSQL, and the package {error.name} is missing. Install what it takes: "
-            "pip install 'oaken-swarm[postgres]'."
-        ) from None
+        raise not_installed(error) from None
     return PostgresStore(url, rules, clock, pool_size=settings.pool_size, listen=settings.listen)
 
 

@@ -6,6 +6,7 @@ import logging
 
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
+from oaken_jobs.errors import Unavailable
 from oaken_jobs.loop import Loop
 from oaken_jobs.store.base import Prune, Store
 from oaken_jobs.tracing import Trace
@@ -99,5 +100,5 @@ class Pruner(Loop):
         self._forgot_at = self._clock.monotonic()
         try:
             await self._trace.forget()
-        except OSError as error:
-            log.warning("old rows of the trace could not be forgotten: %s", error.strerror or type(error).__name__)
+        except Unavailable as error:
+            log.warning("old rows of the trace could not be forgotten: %s", error.message)

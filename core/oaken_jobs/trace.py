@@ -1,4 +1,4 @@
-"""The private record of what models and agents were told and what they answered, in a journal of the owner's alone.
+"""The private record of what models and agents were told and what they answered, kept in an `Archive`.
 
 Rows of callers that come at the same time are written together. A call returns when its rows are written. A disk that refuses, or hangs,
 fails nobody's call: its rows are dropped and counted, and the next ones are tried again.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import orjson
 
 from oaken_jobs import spans
+from oaken_jobs.archive import Archive, Kept
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.journal import Follow, Journal
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Job, Json, Leased, Principal
-from oaken_jobs.tracing import End, TracePage, matches
+from oaken_jobs.tracing import End, TracePage
 
 log = logging.getLogger("oaken.trace")
 
@@ -32,26 +30,21 @@ WAIT_SECONDS = 2.0
 WAITING_BYTES = 64 << 20
 """Of rows that wait to be written; more are dropped."""
 TELL_SECONDS = 60.0
-PAGE_BYTES = 16 << 20
 DAY_MS = 86_400_000
-FOLLOW_SECONDS = 0.5
-"""Between two looks for new rows."""
-FOLLOW_ROWS = 100
 
 
 class _Waiting(NamedTuple):
-    lines: bytes
-    rows: int
+    rows: list[Kept]
     written: asyncio.Future[None]
 
 
 class Recorder:
-    """A `Trace` in a journal. One a process; `stop` it when nobody calls any more."""
+    """A `Trace` in an archive, which it closes. One a process; `stop` it when nobody calls any more."""
 
-    def __init__(self, journal: Journal, clock: Clock, *, recording: bool, keep_days: float) -> None:
+    def __init__(self, archive: Archive, clock: Clock, *, recording: bool, keep_days: float) -> None:
         self.recording = recording
         self.told: Callable[[Json], None] = lambda row: None
-        self._journal = journal
+        self._archive = archive
         self._clock = clock
         self._keep_ms = round(keep_days * DAY_MS)
         self._waiting: list[_Waiting] = []
@@ -62,65 +55,52 @@ class Recorder:
         self._hangs = False
         self._lost = 0
         self._told_at = float("-inf")
-        # A thread of its own: the loop's others may all be at work for handlers.
-        self._thread = ThreadPoolExecutor(1, "oaken-trace")
 
     async def leased(self, who: Principal, leases: Sequence[Leased], rules: Rules) -> None:
         now = self._clock.now()
-        await self._write(leases, lambda lease: spans.leased(who, lease, rules, now))
+        await self._write(now, leases, lambda lease: spans.leased(who, lease, rules, now))
 
     async def finished(self, who: Principal, ends: Sequence[End], rules: Rules) -> None:
         now = self._clock.now()
-        await self._write(ends, lambda end: spans.finished(who, end, rules, now))
+        await self._write(now, ends, lambda end: spans.finished(who, end, rules, now))
 
     async def said(self, who: Principal, job: Job, rows: Sequence[Json], rules: Rules) -> None:
         now = self._clock.now()
-        await self._write(rows, lambda row: spans.said(who, job, row, rules, now))
+        await self._write(now, rows, lambda row: spans.said(who, job, row, rules, now))
 
     async def read(self, *, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
-        try:
-            return await asyncio.to_thread(self._page, job_id, agent, before, limit)
-        except OSError as error:
-            raise Unavailable(f"The trace cannot be read ({error.strerror}).") from None
+        return await self._archive.read(job_id=job_id, agent=agent, before=before, limit=limit)
 
-    async def follow(self) -> AsyncGenerator[list[Json]]:
-        try:
-            following = await asyncio.to_thread(Follow, self._journal)
-            try:
-                while True:
-                    if lines := await asyncio.to_thread(following.read, FOLLOW_ROWS):
-                        yield [row for line in lines if (row := _row(line)) is not None]
-                    else:
-                        await self._clock.sleep(FOLLOW_SECONDS)
-            finally:
-                following.close()
-        except OSError as error:
-            raise Unavailable(f"The trace cannot be read ({error.strerror}).") from None
+    def follow(self) -> AsyncGenerator[list[Json]]:
+        return self._archive.follow(self._clock)
 
     async def forget(self) -> None:
-        await self._in_thread(lambda: self._journal.forget(self._clock.now() - self._keep_ms))
+        await self._archive.forget(self._clock.now() - self._keep_ms)
 
     async def stop(self) -> None:
         if self._task is not None:
-            await asyncio.wait((self._task,), timeout=WAIT_SECONDS)
-        self._lost += self._in_flight + sum(one.rows for one in self._waiting)
+            _, pending = await asyncio.wait((self._task,), timeout=WAIT_SECONDS)
+            for task in pending:
+                task.cancel()
+        self._lost += self._in_flight + sum(len(one.rows) for one in self._waiting)
         if self._lost:
             self._tell("the process stops")
-        self._thread.shutdown(wait=False)
+        await self._archive.close()
 
-    async def _write(self, told: Sequence[T], row_of: Callable[[T], Json]) -> None:
+    async def _write(self, now: int, told: Sequence[T], row_of: Callable[[T], Json]) -> None:
         try:
             rows = [row_of(one) for one in told]
-            lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+            kept = [Kept(row["id"], now, row["job_id"], row["agent"], orjson.dumps(row)) for row in rows]
         except (TypeError, ValueError) as error:  # text that is no Unicode, from inside this process
             self._lose(len(told), type(error).__name__)
             return
-        if self._bytes and self._bytes + len(lines) > WAITING_BYTES:
+        size = _size(kept)
+        if self._bytes and self._bytes + size > WAITING_BYTES:
             self._lose(len(told), "the disk is too slow")
             return
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(lines, len(told), written))
-        self._bytes += len(lines)
+        self._waiting.append(_Waiting(kept, written))
+        self._bytes += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain(), name="trace")
         if not self._hangs:
@@ -132,25 +112,18 @@ class Recorder:
     async def _drain(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            lines = b"".join(one.lines for one in batch)
-            self._in_flight = sum(one.rows for one in batch)
+            rows = [row for one in batch for row in one.rows]
+            self._in_flight = len(rows)
             try:
-                await self._in_thread(partial(self._append, lines))
+                await self._archive.add(rows)
             except Exception as error:  # whatever it is, nobody's call fails for it
-                self._lose(self._in_flight, getattr(error, "strerror", None) or type(error).__name__)
+                self._lose(self._in_flight, error.message if isinstance(error, Unavailable) else type(error).__name__)
             self._in_flight = 0
             self._hangs = False
-            self._bytes -= len(lines)
+            self._bytes -= _size(rows)
             for one in batch:
                 one.written.set_result(None)
         self._task = None
-
-    def _append(self, lines: bytes) -> None:
-        with self._journal.lock():
-            self._journal.append(lines)
-
-    async def _in_thread(self, act: Callable[[], Any]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
     def _lose(self, rows: int, why: str) -> None:
         self._lost += rows
@@ -159,37 +132,9 @@ class Recorder:
 
     def _tell(self, why: str) -> None:
         self._told_at = self._clock.monotonic()
-        log.warning("%d rows of the trace could not be written to %s: %s", self._lost, self._journal.path, why)
+        log.warning("%d rows of the trace could not be written to %s: %s", self._lost, self._archive.place, why)
         self._lost = 0
 
-    def _page(self, job_id: int | None, agent: str | None, before: str | None, limit: int) -> TracePage:
-        rows: list[Json] = []
-        size = 0
-        for line, row in self._found(job_id, agent, before):
-            if len(rows) == limit or (rows and size + len(line) > PAGE_BYTES):
-                return TracePage(rows, rows[-1]["id"])
-            rows.append(row)
-            size += len(line)
-        return TracePage(rows, None)
 
-    def _found(self, job_id: int | None, agent: str | None, before: str | None) -> Iterator[tuple[bytes, Json]]:
-        lines = self._journal.backwards()
-        if before is not None:
-            start = f'{{"id":"{before}",'.encode()
-            any(line.startswith(start) for line in lines)
-        hint = b"" if job_id is None else f'"job_id":{job_id},'.encode()  # tells most others without reading them
-        for line in lines:
-            if hint not in line:
-                continue
-            row = _row(line)
-            if row is not None and matches(row, job_id, agent):
-                yield line, row
-
-
-def _row(line: bytes) -> Json | None:
-    """None for a line that is not ours."""
-    try:
-        row: Json = orjson.loads(line)
-        return row if isinstance(row["job_id"], int) and isinstance(row["agent"], str) else None
-    except (ValueError, TypeError, KeyError):
-        return None
+def _size(rows: Sequence[Kept]) -> int:
+    return sum(len(row.text) for row in rows)

@@ -59,11 +59,11 @@ class Trace(Protocol):
         ...
 
     def follow(self) -> AsyncGenerator[list[Json]]:
-        """Rows as they are written by any process of the data folder, from now on. Raises `Unavailable`."""
+        """Rows as they are written by any process of this data folder or database, from now on. Raises `Unavailable`."""
         ...
 
     async def forget(self) -> None:
-        """Drops what is older than it is kept, whether recording or not. Raises `OSError`."""
+        """Drops what is older than it is kept, whether recording or not. Raises `Unavailable`."""
         ...
 
     async def stop(self) -> None:

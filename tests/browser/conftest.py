@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.async_api import async_playwright
 
+from oaken_jobs.archive import JournalArchive
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.files import TRACE
@@ -97,7 +98,7 @@ class Cockpit:
 @pytest.fixture
 async def core(tmp_path: Path) -> AsyncIterator[Core]:
     clock = SystemClock()
-    trace = Recorder(Journal(tmp_path / TRACE, 1 << 24, 1), clock, recording=True, keep_days=30)
+    trace = Recorder(JournalArchive(Journal(tmp_path / TRACE, 1 << 24, 1)), clock, recording=True, keep_days=30)
     rules = replace(RULES, kinds=dict(RULES.kinds))
     found = Core.on_folder(tmp_path / "data", rules, "serve", clock, trace=trace)
     await found.open()

@@ -1,4 +1,4 @@
-"""The trace: what is in it, that it is nowhere else, and that a disk that refuses harms nobody."""
+"""The trace: what is in it, that it is nowhere else, and that a disk or a database that refuses harms nobody."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 import json
 import logging
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from oaken_jobs import archive
 from oaken_jobs import trace as trace_module
+from oaken_jobs.archive import Archive, JournalArchive
 from oaken_jobs.clock import FakeClock
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
@@ -23,6 +27,9 @@ from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import Actor, Principal, Usage
 from oaken_jobs.requests import TraceRow
 from oaken_jobs.runner import Runner
+from oaken_jobs.store.postgres import archive as postgres_archive
+from oaken_jobs.store.postgres.archive import PostgresArchive
+from oaken_jobs.store.postgres.server import Server
 from oaken_jobs.trace import Recorder
 from tests.contract.world import AGENT, ME, OTHER, RULES, VIEWER, World
 
@@ -32,22 +39,75 @@ SECRET = "canary-5f1c"
 DAY = 86_400
 
 
-class Traced(World):
-    """A world whose journal is at hand."""
+def archive_of(database: DatabaseSettings, folder: Path, max_bytes: int) -> Archive:
+    """As large as six files of `max_bytes`."""
+    if database.url is None:
+        return JournalArchive(Journal(folder / "trace.jsonl", max_bytes, 5))
+    return PostgresArchive(Server(database.url, prepared=True), most_bytes=6 * max_bytes, look_bytes=max_bytes)
 
-    journal: Journal
+
+class Traced(World):
+    """A world with a trace in its folder, or in its database."""
+
     recording: bool
+    max_bytes: int
 
     def another(self, role: str, rules: Rules | None = None) -> Core:
-        trace = Recorder(self.journal, self.clock, recording=self.recording, keep_days=30)
+        archive = archive_of(self.database, self.folder, self.max_bytes)
+        trace = Recorder(archive, self.clock, recording=self.recording, keep_days=30)
         return Core.on_folder(
             self.folder, rules or self.jobs.rules, role, self.clock, database=self.database, trace=trace
         )
 
+    @property
+    def path(self) -> Path:
+        return self.folder / "trace.jsonl"
+
     def rows(self, **fields: Any) -> list[dict[str, Any]]:
         """Oldest first, those that have these fields."""
-        found = [json.loads(line) for line in self.journal.lines()]
+        if self.database.url is None:
+            lines = list(Journal(self.path, self.max_bytes, 5).lines())
+        else:
+            lines = [row[0] for row in self.raw.execute("select body from trace order by n").fetchall()]
+        found = [json.loads(line) for line in lines]
         return [row for row in found if all(row.get(name) == value for name, value in fields.items())]
+
+    @property
+    def home(self) -> str:
+        """Where the trace is, as `places` names it."""
+        return "trace.jsonl" if self.database.url is None else "trace"
+
+    def places(self, phrase: str) -> set[str]:
+        """The files and, on PostgreSQL, the tables that hold a phrase."""
+        found = {path.name for path in self.folder.iterdir() if path.is_file() and phrase.encode() in path.read_bytes()}
+        if self.database.url is not None:
+            said = "select 1 from {} t where t::text like '%{}%' limit 1"
+            found |= {table for table in self.tables if self.raw.execute(said.format(table, phrase)).fetchall()}
+        return found
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Nobody can write to the trace, and waits until this ends."""
+        if self.database.url is None:
+            with Journal(self.path, self.max_bytes, 5).lock():
+                yield
+            return
+        with psycopg.connect(self.database.url) as other:
+            other.execute("lock table trace in exclusive mode")
+            yield
+            other.rollback()
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """Nobody can write to the trace, and is told so."""
+        if self.database.url is None:
+            self.path.mkdir()
+            yield
+            self.path.rmdir()
+            return
+        self.alter("alter table trace rename to away")
+        yield
+        self.alter("alter table away rename to trace")
 
 
 Make = Callable[..., Any]
@@ -60,13 +120,11 @@ async def make(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Make
 
     async def made(*, recording: bool = True, max_bytes: int = 1 << 20) -> Traced:
         clock = FakeClock()
-        journal = Journal(tmp_path / "trace.jsonl", max_bytes, 5)
-        trace = Recorder(journal, clock, recording=recording, keep_days=30)
+        trace = Recorder(archive_of(database, tmp_path, max_bytes), clock, recording=recording, keep_days=30)
         core = Core.on_folder(tmp_path, RULES, "serve", clock, database=database, trace=trace)
         await core.open()
         world = Traced(core, clock, tmp_path, database)
-        world.journal = journal
-        world.recording = recording
+        world.recording, world.max_bytes = recording, max_bytes
         opened.append(world)
         return world
 
@@ -202,7 +260,7 @@ async def test_a_caller_that_goes_while_its_lease_is_recorded_leaves_no_job_runn
             while (await world.job(job.id)).state != state:
                 pass
 
-    with world.journal.lock():
+    with world.held_up():
         call = asyncio.ensure_future(world.jobs.lease(AGENT))
         await became("running")
         call.cancel()
@@ -235,7 +293,7 @@ async def test_rows_under_a_lost_lease_are_refused_and_not_kept(world: Traced) -
         await world.jobs.trace(AGENT, lease.lease_id, [row(output=SECRET)])
     with pytest.raises(Forbidden):
         await world.jobs.trace(VIEWER, lease.lease_id, [row(output=SECRET)])
-    assert SECRET.encode() not in world.journal.path.read_bytes()
+    assert SECRET not in str(world.rows())
 
 
 async def test_rows_over_the_limit_of_a_result_are_refused(world: Traced) -> None:
@@ -302,14 +360,9 @@ async def test_handlers_of_a_runner_add_rows(world: Traced) -> None:
     assert (said["input"], said["output"], said["started_at"]) == ("asked", "said", "2030-01-31T12:00:00.000Z")
 
 
-def everywhere(folder: Path, phrase: str) -> set[str]:
-    """The files that hold a phrase."""
-    return {path.name for path in folder.iterdir() if path.is_file() and phrase.encode() in path.read_bytes()}
-
-
 @pytest.mark.parametrize("recording", [True, False])
 async def test_what_an_agent_adds_is_in_the_trace_where_it_is_on_and_nowhere_else(
-    make: Make, tmp_path: Path, recording: bool, caplog: pytest.LogCaptureFixture
+    make: Make, recording: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     world = await make(recording=recording)
@@ -322,45 +375,42 @@ async def test_what_an_agent_adds_is_in_the_trace_where_it_is_on_and_nowhere_els
     await world.jobs.complete(AGENT, lease.lease_id)
     await world.core.traces.list(ADMIN)
     await world.restart()
-    assert everywhere(tmp_path, SECRET) == ({"trace.jsonl"} if recording else set())
+    assert world.places(SECRET) == ({world.home} if recording else set())
     assert SECRET not in caplog.text
-    assert (tmp_path / "trace.jsonl").exists() == recording
+    assert world.path.exists() == (recording and world.database.url is None)
 
 
-async def test_an_errors_secret_is_nowhere_but_in_the_trace(
-    world: Traced, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_errors_secret_is_nowhere_but_in_the_trace(world: Traced, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     await world.add()
     await world.jobs.fail(AGENT, (await world.take()).lease_id, f"token={SECRET}-and-more")
     await world.restart()
-    assert everywhere(tmp_path, SECRET) == {"trace.jsonl"}
+    assert world.places(SECRET) == {world.home}
     assert SECRET not in caplog.text
 
 
+@pytest.mark.engine("sqlite")
 async def test_the_file_is_the_owners_alone(world: Traced) -> None:
     await world.add()
     await world.take()
-    assert stat.S_IMODE(world.journal.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(world.path.stat().st_mode) == 0o600
 
 
 async def test_a_disk_that_refuses_fails_nobody_and_is_told_once_a_minute(
     world: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = world.journal.path
-    path.mkdir()  # nothing can be written there
-    for _ in range(3):
-        await world.add(payload={"text": SECRET})
-        await world.jobs.complete(AGENT, (await world.take()).lease_id)
-    told = [record.getMessage() for record in caplog.records if record.name == "oaken.trace"]
-    assert len(told) == 1
-    assert "1 rows of the trace could not be written" in told[0]
-    assert SECRET not in caplog.text
-    world.clock.advance(61)
-    await world.add()
-    await world.take()
-    assert "6 rows of the trace" in caplog.records[-1].getMessage()
-    path.rmdir()
+    with world.refused():
+        for _ in range(3):
+            await world.add(payload={"text": SECRET})
+            await world.jobs.complete(AGENT, (await world.take()).lease_id)
+        told = [record.getMessage() for record in caplog.records if record.name == "oaken.trace"]
+        assert len(told) == 1
+        assert "1 rows of the trace could not be written" in told[0]
+        assert SECRET not in caplog.text
+        world.clock.advance(61)
+        await world.add()
+        await world.take()
+        assert "6 rows of the trace" in caplog.records[-1].getMessage()
     await world.add()
     await world.take()
     assert len(world.rows()) == 1
@@ -370,7 +420,7 @@ async def test_a_disk_that_hangs_holds_up_one_call_for_a_moment_and_none_after(
     world: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_module, "WAIT_SECONDS", 0.05)
-    with world.journal.lock():
+    with world.held_up():
         await world.add()
         await world.take()  # heard, though its row is not written
         monkeypatch.setattr(trace_module, "WAIT_SECONDS", 3600)
@@ -385,7 +435,7 @@ async def test_rows_that_are_not_written_at_the_stop_are_counted(
     world: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trace_module, "WAIT_SECONDS", 0.05)
-    with world.journal.lock():
+    with world.held_up():
         for _ in range(3):  # one is being written, two wait
             await world.add(payload={"text": SECRET})
             await world.take()
@@ -399,7 +449,7 @@ async def test_rows_that_are_not_written_at_the_stop_are_counted(
 async def test_rows_beyond_what_may_wait_are_dropped(world: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(trace_module, "WAITING_BYTES", 1)
-    with world.journal.lock():
+    with world.held_up():
         for _ in range(3):
             await world.add()
             await world.take()
@@ -428,7 +478,8 @@ async def test_an_admin_reads_pages_newest_first_of_a_job_or_an_agent(make: Make
 
 
 async def test_a_page_is_bounded_by_size_too(world: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "PAGE_BYTES", 1)
+    for module in (archive, postgres_archive):
+        monkeypatch.setattr(module, "PAGE_BYTES", 1)
     for _ in range(2):
         await world.add()
         await world.take()

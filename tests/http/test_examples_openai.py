@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agents_examples.openai_api import shares
+from oaken_jobs.archive import JournalArchive
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.journal import Journal
@@ -91,7 +92,7 @@ async def stub() -> AsyncIterator[Stub]:
 async def recording(tmp_path: Path) -> AsyncIterator[Service]:
     """A server that keeps a trace."""
     clock = SystemClock()
-    trace = Recorder(Journal(tmp_path / "trace.jsonl", 1 << 20, 1), clock, recording=True, keep_days=30)
+    trace = Recorder(JournalArchive(Journal(tmp_path / "trace.jsonl", 1 << 20, 1)), clock, recording=True, keep_days=30)
     core = Core.on_folder(tmp_path, RULES, "serve", clock, trace=trace)
     await core.open()
     service = await serve(core)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs.archive import JournalArchive
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.journal import Journal
@@ -22,7 +23,7 @@ from tests.service import RULES, Service, problem, serve
 async def recording(tmp_path: Path) -> AsyncIterator[Service]:
     """A server that records."""
     clock = SystemClock()
-    trace = Recorder(Journal(tmp_path / "trace.jsonl", 1 << 20, 1), clock, recording=True, keep_days=30)
+    trace = Recorder(JournalArchive(Journal(tmp_path / "trace.jsonl", 1 << 20, 1)), clock, recording=True, keep_days=30)
     core = Core.on_folder(tmp_path, RULES, "serve", clock, trace=trace)
     await core.open()
     service = await serve(core)

@@ -14,6 +14,7 @@ from mcp import Client as McpClient
 from mcp.shared.exceptions import MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
+from oaken_jobs.archive import JournalArchive
 from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.files import TRACE
@@ -38,7 +39,7 @@ EVERY = (TRACED, *OF_JOBS)
 @pytest.fixture
 async def traced(tmp_path: Path) -> AsyncIterator[Service]:
     clock = SystemClock()
-    trace = Recorder(Journal(tmp_path / TRACE, 1 << 20, 2), clock, recording=True, keep_days=30)
+    trace = Recorder(JournalArchive(Journal(tmp_path / TRACE, 1 << 20, 2)), clock, recording=True, keep_days=30)
     core = Core.on_folder(tmp_path, RULES, "serve", clock, trace=trace)
     await core.open()
     logging.getLogger("oaken").setLevel(logging.DEBUG)

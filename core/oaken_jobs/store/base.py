@@ -762,6 +762,13 @@ class Surroundings(NamedTuple):
     """Kinds of which a job runs."""
 
 
+class Finding(NamedTuple):
+    """One thing that was looked at: `ok`, `warn` or `bad`, and what was found; of what is not well also what to do."""
+
+    level: str
+    what: str
+
+
 class Document(NamedTuple):
     """A stored document: id (hash of its text), title, where it came from."""
 

@@ -19,6 +19,7 @@ from oaken_jobs.model import Job
 from oaken_jobs.store.base import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
+from oaken_jobs.store.postgres.copying import require_whole
 from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, COLUMNS
 from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Types
@@ -88,6 +89,7 @@ class PostgresStore(Reading):
             connection = await self._server.connect()
             self._writers.append(connection)
             await schema.migrate(connection, self._server.name)
+            await require_whole(connection, self._server.name)
             self._types = {(row[0], row[1]): row[2] for row in await connection.fetch(COLUMNS)}
             session = self._session(connection, STATEMENT_SECONDS)
             if isinstance(self._clock, DatabaseClock):

@@ -1,0 +1,1 @@
+-- The trace is a file beside this database; on PostgreSQL it is a table, of this number.
