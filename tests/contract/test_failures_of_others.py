@@ -597,7 +597,7 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
 ) -> None:
     """One call to the database stalled, and the loop that had made it never came round again."""
     monkeypatch.setattr(driver, "BUSY_SECONDS", 0.05)
-    monkeypatch.setitem(postgres._SETTINGS, "lock_timeout", "20ms")
+    monkeypatch.setitem(postgres.SETTINGS, "lock_timeout", "20ms")
     await world.restart()
     lost = await world.add()
     await world.take(lease_seconds=1)

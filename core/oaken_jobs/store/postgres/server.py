@@ -61,11 +61,13 @@ lost: tuple[type[BaseException], ...] = (
 """Errors of a server that is away, is being restarted, or has nothing left to give; the last is one that is no longer the primary."""
 
 # What waits for a lock so long, or idles so long inside a transaction, holds others up: the database ends it, and it is run again. Plans
-# are made for each call, since those made for an empty table would be kept for a full one.
-_SETTINGS = {
+# are made for each call, since those made for an empty table would be kept for a full one; where the statistics still are those of an empty
+# table, a bitmap would gather and sort all that an index has in order already.
+SETTINGS = {
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "15s",
     "plan_cache_mode": "force_custom_plan",
+    "enable_bitmapscan": "off",
     "jit": "off",
 }
 
@@ -86,12 +88,12 @@ class Server:
             "timeout": CONNECT_SECONDS,
             "statement_cache_size": 1024 if prepared else 0,
             "max_cached_statement_lifetime": 0,
-            "server_settings": {"application_name": "oaken", **_SETTINGS} if prepared else None,
+            "server_settings": {"application_name": "oaken", **SETTINGS} if prepared else None,
         }
         self.begin = "begin isolation level read committed"
         """Begins a transaction. Where a connection may be another backend each time, settings are made in each."""
         if not prepared:
-            self.begin += "".join(f"; set local {name} = '{value}'" for name, value in _SETTINGS.items())
+            self.begin += "".join(f"; set local {name} = '{value}'" for name, value in SETTINGS.items())
         self.name = without_password(url)
 
     async def connect(self) -> Connection:
