@@ -189,7 +189,8 @@ class LogSettings(_Section):
 
 
 class TraceSettings(_Section):
-    """`[trace]`: whether all that models and agents are told and answer is recorded, and for how long. Bytes are of one file."""
+    """`[trace]`: whether all that models and agents are told and answer is recorded, and for how long. Bytes are of one file; on PostgreSQL
+    the table holds what all files would."""
 
     enabled: bool = _switch(False)
     keep_days: float = _number(30, 0.01, 36_500)
