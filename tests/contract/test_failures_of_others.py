@@ -602,7 +602,7 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
     lost = await world.add()
     await world.take(lease_seconds=1)
     await world.core.maintenance.start()
-    holder = world.hold()
+    holder = await world.hold()
     with pytest.raises(Unavailable, match="lock"):
         await world.add()
     with pytest.raises(Unavailable, match=r"lock|failed"):

@@ -93,7 +93,7 @@ class World:
             for statement in statements:
                 database.execute(statement)
 
-    def hold(self) -> Any:
+    async def hold(self) -> Any:
         """Somebody else who keeps all others from writing until `rollback`."""
         url = self.database.url
         if url is None:
@@ -101,7 +101,8 @@ class World:
             holder.execute("begin immediate")
         else:
             holder = psycopg.connect(url)
-            holder.execute("lock table jobs in exclusive mode")
+            # It waits for transactions that are under way, and they for the loop.
+            await asyncio.to_thread(holder.execute, "lock table jobs in exclusive mode")
         return holder
 
     async def close(self) -> None:

@@ -301,9 +301,9 @@ class Changes:
             found[what].append(job_id)
         if not found:
             return 0
-        return max(
-            self._lose(found[claim.LOST]), self._overrule(found[claim.OVERDUE]), self._expire(found[claim.EXPIRED])
-        )
+        # A job whose lease is lost is in the queue again, where its own time may be over.
+        expired = found[claim.EXPIRED] + found[claim.LOST]
+        return max(self._lose(found[claim.LOST]), self._overrule(found[claim.OVERDUE]), self._expire(expired))
 
     def _due(self, ids: list[int], due: Callable[[Job], bool]) -> list[Job]:
         """Those that still are as they were found, and that nobody else is at."""
