@@ -93,18 +93,6 @@ class World:
             for statement in statements:
                 database.execute(statement)
 
-    async def hold(self) -> Any:
-        """Somebody else who keeps all others from writing until `rollback`."""
-        url = self.database.url
-        if url is None:
-            holder = sqlite3.connect(self.folder / DATABASE, isolation_level=None)
-            holder.execute("begin immediate")
-        else:
-            holder = psycopg.connect(url)
-            # It waits for transactions that are under way, and they for the loop.
-            await asyncio.to_thread(holder.execute, "lock table jobs in exclusive mode")
-        return holder
-
     async def close(self) -> None:
         if self._looking is not None:
             self._looking.close()
