@@ -12,7 +12,7 @@ import pytest
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.model import NO_LIMITS, Principal
+from oaken_jobs.model import NO_LIMITS, Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.sessions import form_token
 from oaken_swarm import cookie
@@ -419,3 +419,23 @@ async def test_a_page_that_takes_long_begins_at_once_and_ends_with_what_was_foun
     assert ("badger-title" in rest) == (end == "found")
     assert ("The database cannot answer now." in rest) == (end == "refused")
     assert rest.endswith("</html>")
+
+
+async def test_a_text_that_looks_like_a_time_is_kept_as_it_was_written(core: Core, browser: Browsers) -> None:
+    ann, bot = await browser("user"), Principal(Actor("agent", "bot", "worker"), frozenset({"agent"}))
+    text = "2026-11-30T10:00"
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="checked"))
+    [lease] = await core.jobs.lease(bot, kinds=["checked"])
+    await core.jobs.ask(bot, lease.lease_id, "When?")
+    assert (await ann.post(f"/activity/{lease.job.id}/answer", {"text": text})).status_code == 303
+    [question] = await core.jobs.questions(BOSS, lease.job.id)
+    assert question.answer == text
+    titled = (await core.jobs.enqueue(BOSS, NewJobRequest(kind="checked", title=f"due {text}"))).job.id
+    assert f'href="/activity/{titled}"' in (await ann.get("/jobs", params={"q": text})).text
+
+
+async def test_who_asks_for_a_page_with_a_long_address_can_log_in_all_the_same(browser: Browsers) -> None:
+    nobody = await browser()
+    asked = await nobody.get("/jobs", params={"q": "é" * 1000})
+    assert asked.status_code == 303
+    assert (await nobody.get(asked.headers["location"])).status_code == 200
