@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import USER, Cockpit, agent
@@ -101,6 +102,27 @@ async def test_grades_that_change_with_time_are_redrawn_without_an_event(cockpit
     await cockpit.core.jobs.lease(agent("bot"), kinds=["checked"], lease_seconds=5)
     page = await cockpit.page("/jobs")
     await expect(page.locator("tbody .grade.warn")).to_have_attribute("title", "missed a heartbeat", timeout=9_000)
+
+
+async def test_a_job_that_is_erased_leaves_the_page_that_shows_it(cockpit: Cockpit) -> None:
+    cockpit.expected.append("404")
+    job = await cockpit.enqueue(title="private")
+    page = await cockpit.page(f"/activity/{job}")
+    await cockpit.core.jobs.cancel(USER, job)
+    await expect(page.locator("#head .state")).to_have_text("cancelled")
+    await cockpit.core.jobs.erase(USER, job)
+    await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    assert "private" not in await page.content()
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+async def test_times_are_right_where_the_clock_of_the_browser_is_wrong(cockpit: Cockpit, minutes: int) -> None:
+    job = await cockpit.enqueue()
+    context = await cockpit.context("user")
+    await context.add_init_script(f"const now = Date.now; Date.now = () => now() + {minutes * 60_000}")
+    page = await context.new_page()
+    await page.goto(f"/activity/{job}")
+    await expect(page.locator("#facts time").first).to_have_text(re.compile(r"^\d+ s ago$"))
 
 
 async def test_a_session_that_an_admin_ends_is_over_in_the_page_that_shows_it(cockpit: Cockpit) -> None:

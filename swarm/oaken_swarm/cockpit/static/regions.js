@@ -29,6 +29,7 @@ export function regions() {
     const began = performance.now();
     try {
       const answer = await fetch(location.pathname + location.search, { cache: "no-store", headers: { accept: "*/*" } });
+      if (answer.status === 404) return location.reload(); // the job has been erased, or forgotten
       if (answer.status === 401) say(document.getElementById("link"), "out");
       if (answer.ok) apply(new DOMParser().parseFromString(await answer.text(), "text/html"));
     } catch {
@@ -53,7 +54,7 @@ export function regions() {
     for (const region of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(region.id);
       if (other) (region.dataset.live === "list" ? list : held)(region, other);
-      else if (region.id === "first") location.reload(); // the first job is there
+      else if (region.id === "first" && fresh.getElementById("counts")) location.reload(); // the first job is there
     }
     written();
   }
