@@ -439,3 +439,15 @@ async def test_who_asks_for_a_page_with_a_long_address_can_log_in_all_the_same(b
     asked = await nobody.get("/jobs", params={"q": "é" * 1000})
     assert asked.status_code == 303
     assert (await nobody.get(asked.headers["location"])).status_code == 200
+
+
+async def test_names_are_typed_with_commas_and_spaces_between(core: Core, browser: Browsers, job: str) -> None:
+    root = await browser("admin")
+    assert f'href="/activity/{job}"' in (await root.get("/jobs", params={"kind": "checked, badger"})).text
+    made = await root.post(
+        "/tokens", {"name": "bounded", "roles": "agent", "queues": "slow, default", "kinds": " badger"}
+    )
+    assert made.status_code == 200
+    [token] = [row for row in await core.tokens.list() if row.name == "bounded"]
+    assert (token.queues, token.kinds) == ('["slow","default"]', '["badger"]')
+    assert (await root.post("/tokens", {"name": "other", "roles": "agent", "queues": "no queue"})).status_code == 422
