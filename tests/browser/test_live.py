@@ -97,6 +97,45 @@ async def test_events_come_in_order_once_each_and_can_be_paused(cockpit: Cockpit
     await expect(rows).to_have_count(6)
 
 
+async def test_what_comes_while_what_was_missed_is_read_takes_nothing_of_it_away(cockpit: Cockpit) -> None:
+    made: list[int] = []
+
+    async def missing_one(route: Any) -> None:
+        page = await route.fetch()
+        made.append(await cockpit.enqueue())
+        await route.fulfill(response=page)
+
+    async def slow(route: Any) -> None:
+        told = await route.fetch()
+        made.append(await cockpit.enqueue())
+        await asyncio.sleep(1)  # meanwhile the stream brings it
+        await route.fulfill(response=told)
+
+    page = await (await cockpit.context("user")).new_page()
+    await page.route(f"{cockpit.url}/events", missing_one)
+    await page.route("**/v1/events/wait?*", slow, times=1)
+    await page.goto("/events")
+    await expect(page.locator("[data-events] tbody tr")).to_contain_text(["job 2", "job 1", "token_changed"])
+    assert made == [1, 2]
+
+
+async def test_a_look_that_is_never_answered_holds_up_no_later_one(cockpit: Cockpit) -> None:
+    held = asyncio.Event()
+
+    async def lost(route: Any) -> None:
+        if route.request.resource_type == "fetch" and not held.is_set():
+            held.set()  # and no answer
+        else:
+            await route.continue_()
+
+    page = await (await cockpit.context("user")).new_page()
+    await page.route("**/queues", lost)
+    await page.goto("/queues")
+    await asyncio.wait_for(held.wait(), 10)
+    await cockpit.core.jobs.set_paused(USER, "slow", True)
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible(timeout=20_000)
+
+
 async def test_grades_that_change_with_time_are_redrawn_without_an_event(cockpit: Cockpit) -> None:
     await cockpit.enqueue()
     await cockpit.core.jobs.lease(agent("bot"), kinds=["checked"], lease_seconds=5)
