@@ -451,3 +451,14 @@ async def test_names_are_typed_with_commas_and_spaces_between(core: Core, browse
     [token] = [row for row in await core.tokens.list() if row.name == "bounded"]
     assert (token.queues, token.kinds) == ('["slow","default"]', '["badger"]')
     assert (await root.post("/tokens", {"name": "other", "roles": "agent", "queues": "no queue"})).status_code == 422
+
+
+async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(core: Core, browser: Browsers) -> None:
+    ann = await browser("user")
+    jobs = [(await core.jobs.enqueue(BOSS, NewJobRequest(kind="many"))).job.id for _ in range(3)]
+    seen = await ann.get("/jobs/bulk", params={"action": "cancel", "kind": "many"})
+    fields = dict(re.findall(r'type="hidden" name="(cursor|total)" value="([^"]+)"', seen.text))
+    await core.jobs.cancel(BOSS, jobs[0])
+    done = await ann.post("/jobs/bulk", {"action": "cancel", "kind": "many", **fields})
+    assert "<b>3</b> of 3: 2 cancelled, 1 did not match any more." in done.text
+    assert 'max="3" value="3"' in done.text
