@@ -462,3 +462,24 @@ async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(c
     done = await ann.post("/jobs/bulk", {"action": "cancel", "kind": "many", **fields})
     assert "<b>3</b> of 3: 2 cancelled, 1 did not match any more." in done.text
     assert 'max="3" value="3"' in done.text
+
+
+async def test_a_story_goes_to_its_end_however_much_was_reported_and_says_what_is_left_out(
+    core: Core, browser: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bot = await browser("user"), Principal(Actor("agent", "bot", "worker"), frozenset({"agent"}))
+    job = (await core.jobs.enqueue(BOSS, NewJobRequest(kind="chatty"))).job.id
+    [lease] = await core.jobs.lease(bot, kinds=["chatty"])
+    for number in range(1001):
+        await core.jobs.heartbeat(bot, lease.lease_id, message=str(number), progress=True)
+    await core.jobs.complete(bot, lease.lease_id)
+    page = (await ann.get(f"/activity/{job}")).text
+    assert '<b><bdi class="told">completed</bdi></b>' in page
+    assert "left out" not in page
+    everything = core.jobs.activity
+
+    async def latest(*of: Any, **options: Any) -> Any:
+        return (await everything(*of, **options))[1:]
+
+    monkeypatch.setattr(core.jobs, "activity", latest)
+    assert "What came before is left out." in (await ann.get(f"/activity/{job}")).text
