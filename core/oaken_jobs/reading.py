@@ -190,10 +190,10 @@ class Reader:
         await self.get(who, job_id)
         return await self._store.progress(job_id)
 
-    async def activity(self, who: Principal, job_id: int) -> list[Event]:
-        """What has happened to a job, the oldest first."""
+    async def activity(self, who: Principal, job_id: int, *, reports: bool = True) -> list[Event]:
+        """What has happened to a job, the oldest first: the latest 1000, of which those of progress only with `reports`."""
         await self.get(who, job_id)
-        return [event.of(row) for row in await self._store.activity_of(job_id)]
+        return [event.of(row) for row in await self._store.activity_of(job_id, reports=reports)]
 
     async def events(
         self,

@@ -34,7 +34,7 @@ def _flag(value: Any) -> Any:
 
 def _words(value: Any) -> tuple[str, ...]:
     texts = cast("list[str]", value) if isinstance(value, list) else [str(value)]
-    return tuple(word for text in texts for word in text.split(","))
+    return tuple(word.strip() for text in texts for word in text.split(","))
 
 
 def _ids(value: Any) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ def _ids(value: Any) -> tuple[Any, ...]:
 
 T = TypeVar("T")
 Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(_words)]
-"""Given several times, with commas between, or both."""
+"""Given several times, with commas between, or both; spaces beside a comma are none of a word."""
 Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], Field(max_length=MAX_PAGE), BeforeValidator(_ids)]
 QueryId = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_ID)]
 Flag = Annotated[bool, BeforeValidator(_flag)]

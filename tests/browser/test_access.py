@@ -96,6 +96,34 @@ async def test_pages_fit_are_pictured_and_an_automated_checker_finds_nothing(coc
     assert not found, "\n".join(map(str, found))
 
 
+async def test_on_a_phone_words_stay_whole_and_what_helps_is_in_sight(cockpit: Cockpit) -> None:
+    pages = await lively(cockpit)
+    page = await (await cockpit.context("admin", viewport=PHONE)).new_page()
+    for name in ("overview", "agents", "queues", "schedules", "events", "tokens"):
+        await page.goto(pages[name])
+        assert await page.evaluate(_BROKEN) == [], name
+    await page.goto("/")
+    box = await page.get_by_role("button", name="Resume embed").bounding_box()
+    assert box["x"] + box["width"] <= PHONE["width"]
+
+
+_BROKEN = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("td, th")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      for (const { 0: word, index } of texts.currentNode.data.matchAll(/[a-z]{1,12}/gi)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, index);
+        range.setEnd(texts.currentNode, index + word.length);
+        if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken.push(word);
+      }
+    }
+  }
+  return broken;
+}"""
+
+
 async def test_everything_is_reached_and_done_by_keyboard(cockpit: Cockpit) -> None:
     job = await cockpit.enqueue("slow")
     page = await cockpit.page(f"/activity/{job}")

@@ -98,6 +98,55 @@ _FOUND = """() => ({
 })"""
 
 
+async def test_the_direction_of_a_text_ends_with_it_however_its_marks_are_paired(cockpit: Cockpit) -> None:
+    around = (
+        "\u202e\u2066abc",
+        "\u2069\u202eabc",
+        "\u2029\u202eabc",
+        "\x85\u202eabc",
+        "\u2067\u2069\u2069\u202e\u2068abc",
+    )
+    bot = agent("bot")
+    jobs: list[int] = []
+    for text in around:
+        jobs.append(await cockpit.enqueue(max_attempts=1))
+        lease = await cockpit.lease()
+        await cockpit.core.jobs.heartbeat(bot, lease.lease_id, percent=10, message=text, progress=True)
+        await cockpit.core.jobs.trace(bot, lease.lease_id, [TraceRow(model=text, tool="x")])
+    page = await cockpit.page(f"/activity/{jobs[0]}", "admin")
+    for job in jobs:
+        await page.goto(f"/activity/{job}")
+        assert await page.locator(".progress time").evaluate(_LEFT_TO_RIGHT), job
+    await page.goto("/trace")
+    for row in await page.locator(".added > .dim").all():
+        assert await row.evaluate(_LEFT_TO_RIGHT)
+    await page.get_by_role("button", name="Follow").click()
+    await page.mouse.move(0, 0)
+    for text in around:
+        await cockpit.enqueue("slow")
+        lease = await cockpit.lease("slow")
+        await cockpit.core.jobs.trace(bot, lease.lease_id, [TraceRow(model=text, tool="x")])
+        row = page.locator(f"article[data-key='{lease.job.id}-{lease.job.epoch}'] .added > .dim")
+        assert await row.evaluate(_LEFT_TO_RIGHT), text
+
+
+_LEFT_TO_RIGHT = """(element) => {
+  const words = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  let last = null;
+  while (words.nextNode()) {
+    const word = words.currentNode;
+    if (word.data.trim().length > 1 && !word.parentNode.closest("bdi")) last = word;
+  }
+  const left = (at) => {
+    const range = document.createRange();
+    range.setStart(last, at);
+    range.setEnd(last, at + 1);
+    return range.getBoundingClientRect().left;
+  };
+  return left(0) < left(last.data.trimEnd().length - 1);
+}"""
+
+
 async def test_a_body_that_says_it_is_a_page_is_text(cockpit: Cockpit) -> None:
     cockpit.expected.append("404")  # a text names no icon, so the browser looks for one
     job = await cockpit.enqueue("slow", payload={"x": "<html><script>broken('ran')</script>"})

@@ -35,6 +35,7 @@ async def test_a_job_is_watched_through_all_its_states(cockpit: Cockpit) -> None
     jobs = cockpit.core.jobs
     overview = await cockpit.page("/")
     await expect(overview.get_by_text("Nothing here yet")).to_be_visible()
+    await expect(overview.locator("#first")).to_contain_text("oaken token create NAME --role user")
     job = await cockpit.enqueue(payload={"n": 1}, title="Add them up")
     await expect(overview.locator("#counts .queued .figure")).to_have_text("1")
     await expect(overview.get_by_text("Nothing here yet")).to_be_hidden()

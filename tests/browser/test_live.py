@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import USER, Cockpit, agent
@@ -96,11 +97,71 @@ async def test_events_come_in_order_once_each_and_can_be_paused(cockpit: Cockpit
     await expect(rows).to_have_count(6)
 
 
+async def test_what_comes_while_what_was_missed_is_read_takes_nothing_of_it_away(cockpit: Cockpit) -> None:
+    made: list[int] = []
+
+    async def missing_one(route: Any) -> None:
+        page = await route.fetch()
+        made.append(await cockpit.enqueue())
+        await route.fulfill(response=page)
+
+    async def slow(route: Any) -> None:
+        told = await route.fetch()
+        made.append(await cockpit.enqueue())
+        await asyncio.sleep(1)  # meanwhile the stream brings it
+        await route.fulfill(response=told)
+
+    page = await (await cockpit.context("user")).new_page()
+    await page.route(f"{cockpit.url}/events", missing_one)
+    await page.route("**/v1/events/wait?*", slow, times=1)
+    await page.goto("/events")
+    await expect(page.locator("[data-events] tbody tr")).to_contain_text(["job 2", "job 1", "token_changed"])
+    assert made == [1, 2]
+
+
+async def test_a_look_that_is_never_answered_holds_up_no_later_one(cockpit: Cockpit) -> None:
+    held = asyncio.Event()
+
+    async def lost(route: Any) -> None:
+        if route.request.resource_type == "fetch" and not held.is_set():
+            held.set()  # and no answer
+        else:
+            await route.continue_()
+
+    page = await (await cockpit.context("user")).new_page()
+    await page.route("**/queues", lost)
+    await page.goto("/queues")
+    await asyncio.wait_for(held.wait(), 10)
+    await cockpit.core.jobs.set_paused(USER, "slow", True)
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible(timeout=20_000)
+
+
 async def test_grades_that_change_with_time_are_redrawn_without_an_event(cockpit: Cockpit) -> None:
     await cockpit.enqueue()
     await cockpit.core.jobs.lease(agent("bot"), kinds=["checked"], lease_seconds=5)
     page = await cockpit.page("/jobs")
     await expect(page.locator("tbody .grade.warn")).to_have_attribute("title", "missed a heartbeat", timeout=9_000)
+
+
+async def test_a_job_that_is_erased_leaves_the_page_that_shows_it(cockpit: Cockpit) -> None:
+    cockpit.expected.append("404")
+    job = await cockpit.enqueue(title="private")
+    page = await cockpit.page(f"/activity/{job}")
+    await cockpit.core.jobs.cancel(USER, job)
+    await expect(page.locator("#head .state")).to_have_text("cancelled")
+    await cockpit.core.jobs.erase(USER, job)
+    await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    assert "private" not in await page.content()
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+async def test_times_are_right_where_the_clock_of_the_browser_is_wrong(cockpit: Cockpit, minutes: int) -> None:
+    job = await cockpit.enqueue()
+    context = await cockpit.context("user")
+    await context.add_init_script(f"const now = Date.now; Date.now = () => now() + {minutes * 60_000}")
+    page = await context.new_page()
+    await page.goto(f"/activity/{job}")
+    await expect(page.locator("#facts time").first).to_have_text(re.compile(r"^\d+ s ago$"))
 
 
 async def test_a_session_that_an_admin_ends_is_over_in_the_page_that_shows_it(cockpit: Cockpit) -> None:

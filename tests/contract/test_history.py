@@ -49,6 +49,18 @@ async def test_the_activity_of_progress_says_how_far_the_work_is_now(world: Worl
     assert [row.percent for row in rows] == [10, 40, 40]
 
 
+async def test_of_very_much_activity_the_latest_is_told_and_reports_crowd_nothing_out(world: World) -> None:
+    job = await world.add()
+    lease = await world.take()
+    for percent in range(6):
+        await world.jobs.heartbeat(AGENT, lease.lease_id, percent=percent, message="m", progress=True)
+    await world.jobs.complete(AGENT, lease.lease_id)
+    latest = await world.core.store.activity_of(job.id, 3)
+    assert [row.verb for row in latest] == ["progress", "progress", "complete"]
+    deeds = await world.core.store.activity_of(job.id, 3, reports=False)
+    assert [row.verb for row in deeds] == ["enqueue", "claim", "complete"]
+
+
 async def test_the_activity_replayed_from_its_start_gives_the_present_states(world: World) -> None:
     for n in range(12):
         await world.add("capped" if n % 3 else "work", dedupe_key=f"k{n % 5}")

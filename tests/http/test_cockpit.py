@@ -12,7 +12,7 @@ import pytest
 
 from oaken_jobs.core import Core
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.model import NO_LIMITS, Principal
+from oaken_jobs.model import NO_LIMITS, Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.sessions import form_token
 from oaken_swarm import cookie
@@ -419,3 +419,67 @@ async def test_a_page_that_takes_long_begins_at_once_and_ends_with_what_was_foun
     assert ("badger-title" in rest) == (end == "found")
     assert ("The database cannot answer now." in rest) == (end == "refused")
     assert rest.endswith("</html>")
+
+
+async def test_a_text_that_looks_like_a_time_is_kept_as_it_was_written(core: Core, browser: Browsers) -> None:
+    ann, bot = await browser("user"), Principal(Actor("agent", "bot", "worker"), frozenset({"agent"}))
+    text = "2026-11-30T10:00"
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="checked"))
+    [lease] = await core.jobs.lease(bot, kinds=["checked"])
+    await core.jobs.ask(bot, lease.lease_id, "When?")
+    assert (await ann.post(f"/activity/{lease.job.id}/answer", {"text": text})).status_code == 303
+    [question] = await core.jobs.questions(BOSS, lease.job.id)
+    assert question.answer == text
+    titled = (await core.jobs.enqueue(BOSS, NewJobRequest(kind="checked", title=f"due {text}"))).job.id
+    assert f'href="/activity/{titled}"' in (await ann.get("/jobs", params={"q": text})).text
+
+
+async def test_who_asks_for_a_page_with_a_long_address_can_log_in_all_the_same(browser: Browsers) -> None:
+    nobody = await browser()
+    asked = await nobody.get("/jobs", params={"q": "é" * 1000})
+    assert asked.status_code == 303
+    assert (await nobody.get(asked.headers["location"])).status_code == 200
+
+
+async def test_names_are_typed_with_commas_and_spaces_between(core: Core, browser: Browsers, job: str) -> None:
+    root = await browser("admin")
+    assert f'href="/activity/{job}"' in (await root.get("/jobs", params={"kind": "checked, badger"})).text
+    made = await root.post(
+        "/tokens", {"name": "bounded", "roles": "agent", "queues": "slow, default", "kinds": " badger"}
+    )
+    assert made.status_code == 200
+    [token] = [row for row in await core.tokens.list() if row.name == "bounded"]
+    assert (token.queues, token.kinds) == ('["slow","default"]', '["badger"]')
+    assert (await root.post("/tokens", {"name": "other", "roles": "agent", "queues": "no queue"})).status_code == 422
+
+
+async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(core: Core, browser: Browsers) -> None:
+    ann = await browser("user")
+    jobs = [(await core.jobs.enqueue(BOSS, NewJobRequest(kind="many"))).job.id for _ in range(3)]
+    seen = await ann.get("/jobs/bulk", params={"action": "cancel", "kind": "many"})
+    fields = dict(re.findall(r'type="hidden" name="(cursor|total)" value="([^"]+)"', seen.text))
+    await core.jobs.cancel(BOSS, jobs[0])
+    done = await ann.post("/jobs/bulk", {"action": "cancel", "kind": "many", **fields})
+    assert "<b>3</b> of 3: 2 cancelled, 1 did not match any more." in done.text
+    assert 'max="3" value="3"' in done.text
+
+
+async def test_a_story_goes_to_its_end_however_much_was_reported_and_says_what_is_left_out(
+    core: Core, browser: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bot = await browser("user"), Principal(Actor("agent", "bot", "worker"), frozenset({"agent"}))
+    job = (await core.jobs.enqueue(BOSS, NewJobRequest(kind="chatty"))).job.id
+    [lease] = await core.jobs.lease(bot, kinds=["chatty"])
+    for number in range(1001):
+        await core.jobs.heartbeat(bot, lease.lease_id, message=str(number), progress=True)
+    await core.jobs.complete(bot, lease.lease_id)
+    page = (await ann.get(f"/activity/{job}")).text
+    assert '<b><bdi class="told">completed</bdi></b>' in page
+    assert "left out" not in page
+    everything = core.jobs.activity
+
+    async def latest(*of: Any, **options: Any) -> Any:
+        return (await everything(*of, **options))[1:]
+
+    monkeypatch.setattr(core.jobs, "activity", latest)
+    assert "What came before is left out." in (await ann.get(f"/activity/{job}")).text

@@ -881,7 +881,9 @@ class Store(Protocol):
         """The cursor up to which rows may be missing, since old ones are forgotten."""
         ...
 
-    async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]: ...
+    async def activity_of(self, job_id: int, limit: int = 1000, *, reports: bool = True) -> list[Activity]:
+        """Of a job the latest, oldest first; those of progress only with `reports`."""
+        ...
 
     async def log_lines(self, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
         """Of these levels: newest first, below the id `before`; or oldest first, above `after`."""

@@ -19,6 +19,8 @@ from oaken_swarm.cockpit import template
 from oaken_swarm.cockpit.figures import Figures
 from oaken_swarm.cockpit.page import Page, View
 from oaken_swarm.cockpit.pages import PAGES
+from oaken_swarm.cockpit.pages.jobs import MOMENTS
+from oaken_swarm.cockpit.pages.login import LONGEST
 from oaken_swarm.paths import Paths
 from oaken_swarm.problems import problem_answer
 from oaken_swarm.query import read_query
@@ -100,8 +102,8 @@ class Cockpit:
             here = _back(visit)
         elif visit.fetch_site == b"cross-site":
             return view.render("again.html", title="Oaken", where=here)
-        where = "/login" if here == "/" else f"/login?next={quote(here, safe='/')}"
-        return Answer(b"", 303, ((b"location", where.encode()),))
+        back = "" if here == "/" or len(here) > LONGEST else f"?next={quote(here, safe='/')}"
+        return Answer(b"", 303, ((b"location", f"/login{back}".encode()),))
 
 
 def _own_origin(visit: Visit) -> None:
@@ -121,7 +123,7 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, list):
             kept: Any = [one for one in value if one != ""]  # pyright: ignore[reportUnknownVariableType]
         else:
-            kept = f"{value}Z" if _MINUTE.fullmatch(value) else value
+            kept = f"{value}Z" if name in MOMENTS and _MINUTE.fullmatch(value) else value
         if kept not in ("", []):
             filled[name] = kept
     return filled

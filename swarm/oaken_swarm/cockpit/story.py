@@ -45,7 +45,7 @@ def told(
     entries: list[Json] = []
     for event in events:
         data, kind = event["data"], event["kind"]
-        if kind in ("job_progress", "question_asked"):
+        if kind == "question_asked":
             continue
         verb, epoch = data["verb"], data.get("epoch")
         entry: Json = {

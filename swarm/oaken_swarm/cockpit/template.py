@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import cache
 from typing import Any, cast
@@ -16,17 +17,38 @@ from oaken_jobs.waits import span
 
 MAIN = "<!-- main -->"
 """Where in a page what it shows begins."""
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+    127: 0x2421,
+    # These begin a paragraph, which ends what keeps a direction in: as all do that are below 32.
+    **dict.fromkeys((0x85, 0x2028, 0x2029), 0x2424),
+}
 """Control characters as the signs that stand for them."""
+_ISOLATES = re.compile("[\u2066-\u2069]")
+_END = "\u2069"
 
 
 def visible(text: str) -> str:
-    """A text with its control characters shown.
+    """A text with its control characters shown, and its isolates closed.
 
     >>> visible("a\\0b")
     'a␀b'
     """
-    return text if text.isprintable() else text.translate(_PICTURES)
+    return text if text.isprintable() else _closed(text.translate(_PICTURES))
+
+
+def _closed(text: str) -> str:
+    """An isolate that stays open would swallow the end of the element that the text is in, one end too many would be taken for it: then
+    the direction of what is inside turns what stands around."""
+    depth = 0
+
+    def kept(mark: re.Match[str]) -> str:
+        nonlocal depth
+        if mark[0] == _END and not depth:
+            return ""
+        depth += -1 if mark[0] == _END else 1
+        return mark[0]
+
+    return _ISOLATES.sub(kept, text) + _END * depth
 
 
 def told(value: object) -> Markup:

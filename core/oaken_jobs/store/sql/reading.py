@@ -79,8 +79,8 @@ class Reading(ABC):
     async def activity_forgotten(self) -> int:
         return await self._find(reads.activity_forgotten)
 
-    async def activity_of(self, job_id: int, limit: int = 1000) -> list[Activity]:
-        return await self._find(reads.activity_of, job_id, limit)
+    async def activity_of(self, job_id: int, limit: int = 1000, *, reports: bool = True) -> list[Activity]:
+        return await self._find(reads.activity_of, job_id, limit, reports)
 
     async def log_lines(self, levels: Sequence[str], before: int | None, after: int | None, limit: int) -> list[LogRow]:
         return await self._read(reads.log_lines, levels, before, after, limit)

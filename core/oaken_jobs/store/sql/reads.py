@@ -270,9 +270,10 @@ def _add_activity(db: Database, where: ActivityFilter, terms: list[str], values:
             terms.append(f"a.{column} = ?{len(values)}")
 
 
-def activity_of(db: Database, job_id: int, limit: int) -> list[Activity]:
-    rows = db.all(f"{_ALL_ACTIVITY} where a.job_id = ?1 order by a.id limit ?2", job_id, limit)
-    return [Activity._make(row) for row in rows]
+def activity_of(db: Database, job_id: int, limit: int, reports: bool) -> list[Activity]:
+    which = "" if reports else " and a.verb <> 'progress'"
+    rows = db.all(f"{_ALL_ACTIVITY} where a.job_id = ?1{which} order by a.id desc limit ?2", job_id, limit)
+    return [Activity._make(row) for row in reversed(rows)]
 
 
 def activity_behind(db: Database, newest: int) -> int:

@@ -51,7 +51,7 @@ async def activity(view: View, asked: Said) -> Answer:
     attempts = [views.attempt(row) for row in await jobs.attempts(who, job_id)]
     progress = [views.progress(row) for row in await jobs.progress(who, job_id)]
     questions = [views.question(row) for row in await jobs.questions(who, job_id)]
-    events = [views.event(row) for row in await jobs.activity(who, job_id)]
+    events = [views.event(row) for row in await jobs.activity(who, job_id, reports=False)]
     children = await shown_read(view.call, await jobs.children(who, job_id))
     return view.render(
         "activity.html",

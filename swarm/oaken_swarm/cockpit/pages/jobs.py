@@ -14,6 +14,8 @@ from oaken_swarm.routes.jobs import JobsQuery, filter_of, shown_read
 GRADES = ("bad", "warn", "note", "ok")
 FIELDS = tuple(name for name in JobsQuery.model_fields if name not in ("cursor", "limit", "full"))
 """What one filters by."""
+MOMENTS = ("created_after", "created_before", "finished_after", "finished_before")
+"""Those of them that are times."""
 
 
 class JobsPage(Said, JobsQuery):
@@ -44,7 +46,7 @@ async def _found(view: View, asked: JobsPage) -> dict[str, Any]:
 def said_of(asked: JobsQuery) -> dict[str, Any]:
     """A filter as its fields have it: moments as text."""
     said = {name: getattr(asked, name) for name in FIELDS}
-    for name in ("created_after", "created_before", "finished_after", "finished_before"):
+    for name in MOMENTS:
         said[name] = views.iso(said[name])
     return said
 

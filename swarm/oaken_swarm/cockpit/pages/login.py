@@ -17,7 +17,10 @@ from oaken_swarm.visit import CODE_PATH
 _HERE = re.compile(r"/(?![/\\])[\x21-\x7e]*", re.ASCII)
 """A place on this server: what begins with two slashes is another one."""
 
-Where = Annotated[str, Field(max_length=2000)]
+LONGEST = 2000
+"""Characters of an address that one is led back to."""
+
+Where = Annotated[str, Field(max_length=LONGEST)]
 
 
 class LoginQuery(Request):

@@ -10,7 +10,7 @@ from oaken_jobs import auth, views
 from oaken_jobs.errors import NotFound
 from oaken_jobs.model import ROLES, Limits, Role
 from oaken_jobs.redaction import clean
-from oaken_jobs.requests import EmptyRequest, Request, Workspace
+from oaken_jobs.requests import EmptyRequest, Kind, QueueName, Request, Workspace
 from oaken_jobs.store.base import TokenRow
 from oaken_swarm.call import Answer
 from oaken_swarm.cockpit.page import Page, View
@@ -27,7 +27,6 @@ def _number(value: Any) -> Any:
 
 
 Days = Annotated[float, BeforeValidator(_number), Field(gt=0, le=3650)]
-Names = Words[Annotated[str, Field(min_length=1, max_length=64)]]
 
 
 class NewTokenForm(Request):
@@ -36,8 +35,8 @@ class NewTokenForm(Request):
     name: Annotated[str, Field(max_length=64)] = ""
     roles: Words[Role] = ()
     workspace: Workspace | None = None
-    queues: Names = ()
-    kinds: Names = ()
+    queues: Words[QueueName] = ()
+    kinds: Words[Kind] = ()
     days: Days | None = None
 
 

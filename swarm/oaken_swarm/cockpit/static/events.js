@@ -3,6 +3,7 @@
 import { visible } from "./bodies.js";
 import { moment } from "./times.js";
 
+const LONGEST_MS = 10_000;
 const CATCH_UP = 5; // pages of what was missed; what is older is not shown in a list of the newest
 
 export function events() {
@@ -68,12 +69,18 @@ export function events() {
     place.replaceChildren();
   }
 
-  async function fill() {
-    if (filling) return;
-    filling = true;
+  function fill() {
+    filling ??= missing().finally(() => {
+      filling = null;
+    });
+    return filling;
+  }
+
+  async function missing() {
     try {
       for (let page = 0; page < CATCH_UP; page += 1) {
-        const answer = await fetch(`/v1/events/wait?after=${cursor}&seconds=0&limit=500`, { cache: "no-store" });
+        const signal = AbortSignal.timeout(LONGEST_MS);
+        const answer = await fetch(`/v1/events/wait?after=${cursor}&seconds=0&limit=500`, { cache: "no-store", signal });
         if (!answer.ok) return;
         const told = await answer.json();
         take(told.events);
@@ -82,8 +89,6 @@ export function events() {
       cursor = 0; // so far behind that the stream goes on from now
     } catch {
       // The stream says when the server is back.
-    } finally {
-      filling = false;
     }
   }
 
@@ -91,7 +96,7 @@ export function events() {
     fill,
     events(batch) {
       if (!filling) take(batch);
-      else fill().then(() => take(batch));
+      else filling.then(() => take(batch)); // what is being read came before
     },
   };
 }

@@ -8,6 +8,7 @@ const SOONEST_MS = 1_000;
 const SHARE = 8; // the server may rest for so many times as long as an answer took
 const USUAL_MS = 5_000;
 const COUNTING_MS = 700;
+const LONGEST_MS = 10_000; // what takes longer may have been lost on the way
 
 export function regions() {
   const all = [...document.querySelectorAll("[data-live]")];
@@ -27,15 +28,18 @@ export function regions() {
     busy = true;
     stale = false;
     const began = performance.now();
+    let took = 0;
     try {
-      const answer = await fetch(location.pathname + location.search, { cache: "no-store", headers: { accept: "*/*" } });
+      const signal = AbortSignal.timeout(LONGEST_MS);
+      const answer = await fetch(location.pathname + location.search, { cache: "no-store", headers: { accept: "*/*" }, signal });
+      if (answer.status === 404) return location.reload(); // the job has been erased, or forgotten
       if (answer.status === 401) say(document.getElementById("link"), "out");
       if (answer.ok) apply(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      took = performance.now() - began;
     } catch {
       // The server is away; the stream says so.
     }
     busy = false;
-    const took = performance.now() - began;
     due = performance.now() + Math.max(SOONEST_MS, SHARE * took);
     const counting = document.querySelector("[data-again]");
     if (stale) soon();
@@ -53,7 +57,7 @@ export function regions() {
     for (const region of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(region.id);
       if (other) (region.dataset.live === "list" ? list : held)(region, other);
-      else if (region.id === "first") location.reload(); // the first job is there
+      else if (region.id === "first" && fresh.getElementById("counts")) location.reload(); // the first job is there
     }
     written();
   }

@@ -4,6 +4,10 @@ const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60]];
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
+// The server's clock counts, since a browser's may be wrong: by how much it is ahead shows where the page began to come.
+const [page] = performance.getEntriesByType("navigation");
+const ahead = Date.now() - performance.now() + page.responseStart - Number(document.body.dataset.now);
+
 export function times() {
   written();
   setInterval(() => document.hidden || written(), 1_000);
@@ -17,7 +21,7 @@ export function span(ms) {
 }
 
 export function written(root = document) {
-  const now = Date.now();
+  const now = Date.now() - ahead;
   for (const time of root.querySelectorAll("time[data-time]")) {
     const text = shown(time, now);
     if (time.textContent !== text) time.textContent = text;
@@ -36,6 +40,6 @@ export function moment(iso, form) {
   time.dateTime = iso;
   time.title = `${iso.slice(0, 19).replace("T", " ")} UTC`;
   time.dataset.time = form;
-  time.textContent = shown(time, Date.now());
+  time.textContent = shown(time, Date.now() - ahead);
   return time;
 }
