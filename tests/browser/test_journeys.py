@@ -151,3 +151,15 @@ async def test_a_trace_is_read_and_followed_by_an_admin_and_refused_to_a_user(co
 
 async def _follows(cockpit: Cockpit) -> bool:
     return any(row.action == "trace.stream" for row in await cockpit.core.store.audit(None, 5))
+
+
+async def test_a_token_is_revoked_for_good_in_two_steps(cockpit: Cockpit) -> None:
+    await cockpit.service.token("gone", "agent")
+    page = await cockpit.page("/tokens", "admin")
+    row = page.get_by_role("row", name="gone")
+    end = row.get_by_role("button", name="Revoke gone for good")
+    await expect(end).to_be_hidden()
+    await row.get_by_text("Revoke", exact=True).click()
+    await end.click()
+    await expect(page.locator(".notice")).to_contain_text("Revoked.")
+    await expect(row).to_contain_text("revoked")
