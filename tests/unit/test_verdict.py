@@ -34,7 +34,7 @@ OK, BAD, OLD = (
         ({}, [], [], "ok", "Nothing to do"),
         ({"queued": 5, "running": 2}, [], [OK], "ok", "Work flows"),
         ({"queued": 5, "running": 2}, [], [OK, OK, BAD], "note", "Work flows"),
-        ({"queued": 5, "running": 2}, [], [OK, BAD], "bad", "Most of what ends fails"),
+        ({"queued": 5, "running": 2}, [], [OK, BAD], "bad", "Much of what ends fails"),
         ({"queued": 5, "running": 2}, [], [OK, OLD], "ok", "Work flows"),
         ({"queued": 9, "running": 1}, [PAUSED], [OK], "warn", "Work flows, some is stuck"),
         ({"queued": 9}, [PAUSED], [OK], "warn", "Work flows, some is stuck"),
@@ -51,8 +51,9 @@ def test_the_verdict_says_whether_work_flows(
     assert (found.level, found.head) == (level, head)
 
 
-def test_causes_that_somebody_must_see_to_are_named() -> None:
-    found = verdict({"queued": 12}, [PAUSED, cause("no_agent", "no agent takes kind x", 4), RETRY], [], NOW)
+@pytest.mark.parametrize("finishes", [[], [BAD]])
+def test_causes_that_somebody_must_see_to_are_named(finishes: list[Finishes]) -> None:
+    found = verdict({"queued": 12}, [PAUSED, cause("no_agent", "no agent takes kind x", 4), RETRY], finishes, NOW)
     assert found.rest.endswith("Queue embed is paused (8); no agent takes kind x (4).")
 
 

@@ -33,19 +33,18 @@ def verdict(counts: Mapping[str, int], causes: Sequence[Cause], finishes: Sequen
     ends = (
         f"{_jobs(ended)} ended in the last {MINUTES} minutes" if ended else f"none ended in the last {MINUTES} minutes"
     )
-    if failed and 2 * failed >= ended:
-        return Verdict(
-            "bad", "Most of what ends fails", f"{failed:,} of {ended:,} failed in the last {MINUTES} minutes."
-        )
-    if not queued and not running:
-        return Verdict("ok", "Nothing to do", f"No job is queued or running; {ends}.")
     blocked = [cause for cause in causes if cause.code in SEEN_TO]
     stuck = sum(cause.jobs for cause in blocked)
+    seen_to = f"{_jobs(stuck)} wait until somebody sees to them. {_why(blocked)}"
+    if failed and 2 * failed >= ended:
+        rest = f"{failed:,} of {ended:,} failed in the last {MINUTES} minutes."
+        return Verdict("bad", "Much of what ends fails", f"{rest} {seen_to}" if stuck else rest)
+    if not queued and not running:
+        return Verdict("ok", "Nothing to do", f"No job is queued or running; {ends}.")
     if stuck and not running and not ended:
         return Verdict("bad", "Nothing moves", f"{_jobs(queued)} wait, and {ends}. {_why(blocked)}")
     if stuck:
-        rest = f"{running:,} run; {_jobs(stuck)} wait until somebody sees to them. {_why(blocked)}"
-        return Verdict("warn", "Work flows, some is stuck", rest)
+        return Verdict("warn", "Work flows, some is stuck", f"{running:,} run; {seen_to}")
     if not running and not ended and causes:
         return Verdict("note", "Nothing runs now", f"{_jobs(queued)} wait: {causes[0].text}.")
     if failed:
