@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oaken_jobs.config import Settings, load, rules
+from oaken_jobs.config import Settings, load, rules, shown
 from oaken_jobs.errors import ConfigError
 from oaken_jobs.kinds import Kind, Schema
 
@@ -296,9 +296,13 @@ def test_importing_the_settings_brings_in_no_schema_engine_and_no_database() -> 
     assert not {"jsonschema_rs", "aiosqlite", "sqlite3", "asyncio", "pydantic_settings", "platformdirs"} & set(loaded)
 
 
-def test_a_database_that_this_version_cannot_use_is_refused_and_not_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"OAKEN_DATABASE_URL.*SQLite.*OAKEN_DATA_DIR"):
-        load(tmp_path, environ={"OAKEN_DATABASE_URL": "postgresql://somewhere/jobs"})
+def test_the_database_is_named_by_a_variable_before_the_file_and_shown_without_its_password(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[database]\nurl = "postgresql://elsewhere/jobs"\n')
+    url = "postgresql://ann:not-a-real-password@somewhere:5433/jobs"
+    settings = load(tmp_path, environ={"OAKEN_DATABASE_URL": url})
+    assert settings.database.url == url
+    (line,) = [line for line in shown(settings) if line.key == "[database] url"]
+    assert (line.value, line.origin) == ("postgresql://ann@somewhere:5433/jobs", "OAKEN_DATABASE_URL")
 
 
 def test_what_the_settings_say_of_rules_reaches_them(tmp_path: Path) -> None:
