@@ -292,6 +292,7 @@ async def test_a_group_that_could_not_be_committed_is_answered_to_nobody_as_done
     assert (await world.jobs.complete(AGENT, lease.lease_id)).state == "succeeded"
 
 
+@pytest.mark.engine("sqlite")  # elsewhere they need not wait for each other
 async def test_what_reads_and_then_writes_waits_its_turn(world: World, neighbour: Core) -> None:
     """A transaction that began by reading was refused as busy, at once, when it came to write beside another process."""
     for _ in range(4):

@@ -20,10 +20,10 @@ from oaken_jobs.store.postgres.server import SETTINGS
 from oaken_jobs.store.sql import blocked, claim, prune, reads, unit
 
 ROWS = int(os.environ.get("OAKEN_PLAN_ROWS", "50000"))
-LIVE = 2000
+LIVE = 1000
 """Of them are queued or running; the others have ended."""
-PAGES = 300
-"""So many pages a query may touch; the table has thousands."""
+PAGES = 700
+"""So many pages a query may touch: those of all that runs; the table has thousands."""
 NOW = 2_000_000_000_000
 LANE = ("default", "default", "work", 50)
 LANES = tuple([value] for value in LANE)

@@ -252,7 +252,7 @@ async def test_a_filter_that_matches_everything_or_nothing_possible_is_refused(w
 async def test_agents_lease_between_the_parts_of_a_bulk_requeue(world: World) -> None:
     await _failed(world, 1000)
     requeueing = asyncio.ensure_future(world.jobs.requeue_all(ME, JobFilter(states=("failed",))))
-    await until(lambda: world.core.commit._running)
+    await until(lambda: world.core.commit._running or bool(world.core.commit._under_way))
     leases = await world.jobs.lease(OTHER, max=5)
     assert not requeueing.done()
     while len(leases) < 5:

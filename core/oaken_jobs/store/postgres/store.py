@@ -128,6 +128,7 @@ class PostgresStore(Reading):
                 connection = connection or await self._server.connect()
                 replies = await self._write(connection, [*grace, *ops])
             except _Discontinued as error:
+                problem = error
                 grace = await self._grace(error)
             except _GIVES_WAY as error:
                 problem = error
@@ -180,7 +181,6 @@ class PostgresStore(Reading):
             ) from error
         if isinstance(self._clock, DatabaseClock):
             self._clock.set(group.now)
-        self._continuity.went_on(group.now)
         for version, job, payload in group.written:
             self._remembered.keep(version, job, payload)
         self._leased_kinds |= group.leased
@@ -208,6 +208,7 @@ class PostgresStore(Reading):
         broken = self._continuity.broken(now, steady=self.steady)
         if broken is not None:
             raise _Discontinued(broken, now)
+        self._continuity.went_on(now)
         by_others = drawn - self._drawn
         foreign, self._drawn_by_others = by_others != self._drawn_by_others, by_others
         return Moment(now, foreign)

@@ -1,0 +1,31 @@
+"""What is taken for a jump of the clock, or for a process that stood still, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oaken_jobs.store.sql.transaction import Transaction
+from tests.contract.world import AGENT, World
+
+
+async def test_a_transaction_that_takes_long_is_no_jump_of_the_clock(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    apply = Transaction.apply
+
+    def slow(self: Transaction, ops: Any) -> Any:
+        replies = apply(self, ops)
+        world.clock._mono += 10  # no timer is to ring inside a transaction
+        return replies
+
+    await world.add()
+    monkeypatch.setattr(Transaction, "apply", slow)
+    lease = await world.take(lease_seconds=15)
+    await world.tick()
+    assert (await world.job(lease.job.id)).state == "running"
+    await world.tick()
+    assert (await world.job(lease.job.id)).state == "queued", "nobody had beaten for it"
+    assert "grace" not in caplog.text
+    assert await world.jobs.lease(AGENT)
