@@ -59,6 +59,7 @@ async def test_calls_that_come_a_turn_of_the_loop_later_go_into_the_same_group(w
     assert gate.sizes == [5]
 
 
+@pytest.mark.engine("sqlite")  # which works on one group at a time
 async def test_callers_that_take_some_turns_to_ask_again_stay_in_one_group(world: World) -> None:
     gate = Gate(world)
     gate.opened.set()

@@ -104,15 +104,21 @@ class Doomed:
         self._hit = hit
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
+        found = getattr(self._database, name)
+        if name not in ("run", "insert", "replace", "update", "add_activity"):
+            return found
+
+        def writes(*args: Any, **kwargs: Any) -> Any:
+            answer = found(*args, **kwargs)
+            self._hit("inside a transaction")
+            return answer
+
+        return writes
 
     def execute(self, sql: str, *parameters: Any) -> Any:
         if sql == "commit":
             self._hit("before commit")
-        answer = self._database.execute(sql, *parameters)
-        if sql.startswith(("insert", "update", "delete")):
-            self._hit("inside a transaction")
-        return answer
+        return self._database.execute(sql, *parameters)
 
 
 class Victim:
