@@ -13,6 +13,8 @@ from oaken_jobs.store.sql.records import LIVING_MS
 OLDEST = 140_000
 """The oldest server that is known to do: PostgreSQL 14."""
 _LOCK = 0x6F616B656E
+# By the catalogue's rows: `to_regclass` answers from what the backend remembers, which behind a lock that was waited for may be old.
+_THERE = "select exists (select 1 from pg_tables where schemaname = current_schema() and tablename = 'oaken_schema')"
 _AT = "select version from oaken_schema"
 _LIVING = (
     "select role, pid, host, version from processes "
@@ -35,7 +37,7 @@ def latest() -> int:
 
 async def current(connection: Connection) -> int:
     """The schema's number in the database; 0 for an empty one."""
-    if await connection.fetchval("select to_regclass('oaken_schema') is null"):
+    if not await connection.fetchval(_THERE):
         return 0
     return await connection.fetchval(_AT)
 

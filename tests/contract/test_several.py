@@ -1,0 +1,160 @@
+"""Several processes on one PostgreSQL: what one does the others hear of, in order and with no gap, whoever commits late; and whose clock is
+wrong changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from oaken_jobs import clock as clocks
+from oaken_jobs.config import DatabaseSettings
+from oaken_jobs.core import Core
+from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.postgres import schema
+from tests import postgres
+from tests.contract.world import AGENT, ME, RULES, VIEWER, World, until
+
+pytestmark = pytest.mark.engine("postgres")
+SWARM = 10
+
+
+class Late:
+    """A core whose next commit waits until `go` is set."""
+
+    def __init__(self, core: Core) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        store: Any = core.store
+        for connection in store._writers:
+            connection.terminate()
+        connect = store._server.connect
+
+        async def connected() -> Any:
+            return _Held(await connect(), self)
+
+        store._server.connect = connected
+
+
+class _Held:
+    def __init__(self, connection: Any, late: Late) -> None:
+        self._connection = connection
+        self._late = late
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def execute(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
+        if statement == "commit":
+            self._late.reached.set()
+            await self._late.go.wait()
+        return await self._connection.execute(statement, *values, timeout=timeout)
+
+
+@pytest.fixture
+async def other(world: World) -> AsyncIterator[Core]:
+    core = world.another("serve")
+    await core.open()
+    yield core
+    await core.close()
+
+
+async def test_nobody_reads_past_what_is_still_to_be_committed(world: World, other: Core) -> None:
+    start = (await world.jobs.events(VIEWER)).cursor
+    late = Late(other)
+    first = asyncio.ensure_future(other.jobs.enqueue(ME, NewJobRequest(kind="late")))
+    await late.reached.wait()
+    await world.add("early")
+    page = await world.jobs.events(VIEWER, after=start)
+    late.go.set()
+    await first
+    assert page.events == [], "a row with a lower number was still to come"
+    again = await world.jobs.events(VIEWER, after=page.cursor)
+    assert [event.job_kind for event in again.events] == ["late", "early"]  # type: ignore[union-attr]
+
+
+async def test_what_is_open_elsewhere_delays_nobody(world: World, postgres_url: str) -> None:
+    assert world.database.url is not None
+    start = (await world.jobs.events(VIEWER)).cursor
+    async with postgres.fresh(postgres_url) as elsewhere:
+        for url in (elsewhere, world.database.url):
+            with psycopg.connect(url) as database:
+                database.execute("select pg_current_xact_id()")  # it writes, as far as the cluster can tell
+                job = await world.add()
+                page = await world.jobs.events(VIEWER, after=start)
+                assert [event.job_id for event in page.events] == [job.id]  # type: ignore[union-attr]
+                start = page.cursor
+
+
+async def test_of_two_changes_of_one_job_the_later_one_comes_later_however_long_the_first_began_before(
+    world: World, other: Core
+) -> None:
+    """A group that had taken its first lock before another began, and changed a job after it, told of that first."""
+    assert world.database.url is not None
+    first, second = await world.add("first"), await world.add("second")
+    connection: Any = await asyncpg.connect(world.database.url)
+    await connection.execute("begin")
+    await connection.execute("select 1 from jobs where id = $1 for update", first.id)
+    both = asyncio.ensure_future(asyncio.gather(world.jobs.cancel(ME, first.id), world.jobs.cancel(ME, second.id)))
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    await until(lambda: world.raw.execute(waiting).fetchone() != (0,))
+    await other.jobs.edit(ME, second.id, priority=7)
+    await connection.execute("rollback")
+    await connection.close()
+    await both
+    told = world.raw.execute(f"select verb from activity where job_id = {second.id} order by id").fetchall()
+    assert told == [("enqueue",), ("edit",), ("cancel",)]
+
+
+@pytest.mark.parametrize("listen", [True, False])
+async def test_who_waits_is_served_with_what_another_process_adds_with_and_without_listen(
+    emptied_url: str, tmp_path: Path, listen: bool
+) -> None:
+    database = DatabaseSettings(url=emptied_url, listen=listen)
+    waits, adds = (Core.on_folder(tmp_path / name, RULES, "serve", database=database) for name in ("waits", "adds"))
+    await waits.open()
+    await adds.open()
+    waiting = asyncio.ensure_future(waits.jobs.lease(AGENT, wait_seconds=60))
+    await until(lambda: bool(waits.dispatch._waiters) and not waits.commit._under_way)
+    enqueued = await adds.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    (lease,) = await asyncio.wait_for(waiting, 4)  # before the pass that finds what no signal told of
+    assert lease.job.id == enqueued.job.id
+    await adds.close()
+    await waits.close()
+
+
+@pytest.mark.parametrize("wrong", [300, -300])
+async def test_a_process_whose_clock_is_five_minutes_wrong_changes_nothing(
+    emptied_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    right = clocks.time.time_ns
+    monkeypatch.setattr("oaken_jobs.clock.time.time_ns", lambda: right() + wrong * 1_000_000_000)
+    core = Core.on_folder(tmp_path, RULES, "serve", database=DatabaseSettings(url=emptied_url))
+    await core.open()
+    now = right() // 1_000_000
+    assert abs(core.clock.now() - now) < 2000, "it says the database's time"
+    job = (await core.jobs.enqueue(ME, NewJobRequest(kind="work", ttl_seconds=100))).job
+    assert abs(job.created_at - now) < 5000
+    (lease,) = await core.jobs.lease(AGENT, lease_seconds=60)
+    assert abs((lease.job.lease_expires or 0) - now - 60_000) < 5000
+    assert await core.commit.call(Sweep()) == 0, "nothing is over"
+    assert (await core.jobs.complete(AGENT, lease.lease_id)).state == "succeeded"
+    await core.close()
+
+
+async def test_ten_processes_that_start_at_once_make_the_tables_once(database_url: str, tmp_path: Path) -> None:
+    database = DatabaseSettings(url=database_url)
+    cores = [Core.on_folder(tmp_path / str(n), RULES, "serve", database=database) for n in range(SWARM)]
+    await asyncio.gather(*(core.open() for core in cores))
+    ids = [(await core.jobs.enqueue(ME, NewJobRequest(kind="work"))).job.id for core in cores]
+    assert len(set(ids)) == SWARM
+    connection: Any = await asyncpg.connect(database_url)
+    assert [row[0] for row in await connection.fetch("select version from oaken_schema")] == [schema.latest()]
+    await connection.close()
+    for core in cores:
+        await core.close()
