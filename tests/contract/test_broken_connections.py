@@ -4,17 +4,20 @@ where it is not known whether something was done, the caller hears so."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from oaken_jobs.errors import Unavailable
 from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.postgres import server
 from oaken_jobs.store.postgres import store as postgres
 from tests.contract import invariants
-from tests.contract.world import AGENT, ME, World
+from tests.contract.world import AGENT, ME, OTHER, World, until
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -191,6 +194,31 @@ async def test_who_commits_and_hears_nothing_is_told_that_the_outcome_is_unknown
         await world.add("other", idempotency_key="k")
     again = await world.enqueue("other", idempotency_key="k")
     assert again.replayed, "it had been done, and a repeat under its key finds that"
+
+
+async def test_a_table_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A claim and a sweep that have something to take meet the lock; those that have nothing need none."""
+    monkeypatch.setitem(server.SETTINGS, "lock_timeout", "20ms")
+    await world.restart()
+    lost = await world.add()
+    await world.take(lease_seconds=1)
+    await world.add("spare")
+    await world.core.maintenance.start()
+    assert world.database.url is not None
+    with psycopg.connect(world.database.url) as holder:
+        await asyncio.to_thread(holder.execute, "lock table jobs in exclusive mode")
+        with pytest.raises(Unavailable, match="lock timeout"):
+            await world.add()
+        with pytest.raises(Unavailable, match="lock timeout"):
+            await world.jobs.lease(OTHER, kinds=["spare"], wait_seconds=60)
+        assert (await world.job(lost.id)).state == "running", "reading goes on"
+        with caplog.at_level(logging.WARNING, "oaken.maintenance"):
+            world.clock.advance(world.jobs.rules.recovery_grace + 1)
+            await until(lambda: "maintenance will try again" in caplog.text)
+    world.clock.advance(5)
+    await until(lambda: world.raw.execute(f"select state from jobs where id = {lost.id}").fetchone() == ("queued",))
 
 
 async def test_a_statement_that_hangs_is_given_up_and_the_call_done_on_another_connection(

@@ -142,9 +142,15 @@ class PostgresStore(Reading):
                 return replies[len(grace) :]
             finally:
                 if connection is not None and not connection.is_closed():
-                    self._writers.append(connection)
+                    self._give_back(connection)
         assert problem is not None
         raise _unavailable(problem) from None
+
+    def _give_back(self, connection: Connection) -> None:
+        if self._pool is None:  # closed meanwhile
+            connection.terminate()
+        else:
+            self._writers.append(connection)
 
     def _free_writer(self) -> Connection | None:
         while self._writers:
@@ -173,6 +179,9 @@ class PostgresStore(Reading):
             await connection.execute("commit", timeout=STATEMENT_SECONDS)
         except _GIVES_WAY as error:
             await self._roll_back(connection, error)
+            raise
+        except asyncio.CancelledError:
+            connection.terminate()
             raise
         except BaseException as error:
             connection.terminate()
