@@ -7,7 +7,6 @@ transaction that was rolled back had written never comes to be, so what is here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from oaken_jobs.model import Job
@@ -39,7 +38,3 @@ class Remembered:
             self._entries.clear()
         short = payload is not None and len(payload) <= PAYLOAD_CHARACTERS
         self._entries[job.id] = Entry(version, job, payload if short else None)
-
-    def forget(self, ids: Iterable[int]) -> None:
-        for job_id in ids:
-            self._entries.pop(job_id, None)

@@ -1,7 +1,7 @@
 """Writing many rows with one statement.
 
 Values go in column by column. One that is the same in all rows goes in once, as a value, and null not at all; only the others are arrays.
-Most columns of a group are alike, and an array costs the client half a microsecond an element, and the server as much again.
+Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth.
 """
 
 from __future__ import annotations
