@@ -3,11 +3,9 @@ once. The table `oaken_schema` holds the last one's number, which is that of SQL
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-
 from oaken_jobs.errors import ConfigError
 from oaken_jobs.store.postgres.server import Connection
+from oaken_jobs.store.sql.migrations import numbered
 from oaken_jobs.store.sql.records import LIVING_MS
 
 OLDEST = 140_000
@@ -22,12 +20,9 @@ _LIVING = (
 )
 
 
-@cache
 def migrations() -> list[tuple[int, str]]:
     """(number, statements) in order."""
-    folder = resources.files("oaken_jobs.store.postgres") / "migrations"
-    found = [(int(f.name[:4]), f.read_text("utf-8")) for f in folder.iterdir() if f.name.endswith(".sql")]
-    return sorted(found)
+    return numbered("oaken_jobs.store.postgres")
 
 
 def latest() -> int:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-
 from oaken_jobs.errors import ConfigError
+from oaken_jobs.store.sql.migrations import numbered
 from oaken_jobs.store.sql.records import LIVING_MS
 from oaken_jobs.store.sqlite.driver import Database
 
 
-@cache
 def migrations() -> list[tuple[int, str]]:
     """(number, statements) in order."""
-    folder = resources.files("oaken_jobs.store.sqlite") / "migrations"
-    found = [(int(f.name[:4]), f.read_text("utf-8")) for f in folder.iterdir() if f.name.endswith(".sql")]
-    return sorted(found)
+    return numbered("oaken_jobs.store.sqlite")
 
 
 def latest() -> int:
