@@ -15,6 +15,7 @@ import pytest
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from tests import postgres
+from tests.processes import Processes
 from tests.service import RULES, Service, serve
 
 # No test writes into the keyring of whoever runs it, nor do the processes it starts.
@@ -24,6 +25,16 @@ os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever starts the tests in the background has its children ignore Ctrl-C; they would hand that on to every command they try it on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """What the test starts on a folder of its own, until its end."""
+    found = Processes(tmp_path / "data")
+    yield found
+    for process in found.started:
+        process.kill()
+        process.communicate()
 
 
 ENGINE = os.environ.get("OAKEN_TEST_ENGINE", "sqlite")

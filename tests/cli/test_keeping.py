@@ -29,7 +29,7 @@ from oaken_jobs.store.base import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.cli.test_cli import Said, oaken
 from tests.contract.world import until
-from tests.process.test_serve import clean_environ
+from tests.processes import clean_environ
 
 Run = Callable[..., Said]
 ME = Principal(Actor("user", "me", "cli"), frozenset({"user", "agent", "admin"}))

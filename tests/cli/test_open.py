@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
-import pytest
 
 from tests.cli.test_cli import Said, oaken
-from tests.process.test_serve import Processes
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path / "data")
-    yield found
-    for process in found.started:
-        process.kill()
-        process.communicate()
+from tests.processes import Processes
 
 
 def opened(folder: Path, *arguments: str, **environ: str) -> Said:

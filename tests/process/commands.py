@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.hosts import Host
-from tests.process.test_serve import clean_environ
+from tests.processes import clean_environ
 
 PATIENCE = 60.0
 READY = "oaken ready on "

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.test_serve import Processes, clean_environ, processes
-
-__all__ = ["processes"]
+from tests.processes import Processes, clean_environ
 
 EXAMPLES = os.environ.get("OAKEN_SCHEMA_EXAMPLES", "4")
 SEED = os.environ.get("OAKEN_SCHEMA_SEED", "1")

@@ -20,10 +20,8 @@ from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
 from oaken_swarm import Client
-from tests.process.test_serve import Processes, processes
+from tests.processes import Processes
 from tests.service import eventually
-
-__all__ = ["processes"]
 
 
 def process_for(folder: Path, **options: Any) -> Process:

@@ -13,7 +13,7 @@ import psycopg
 
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.cli.test_cli import oaken
-from tests.process.test_serve import clean_environ
+from tests.processes import clean_environ
 
 JOBS = 12_000
 

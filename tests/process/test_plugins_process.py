@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.test_serve import READY, Processes, clean_environ
+from tests.processes import READY, Processes, clean_environ
 
 DOC = "# Title\n\n[here](#title) and [there](other.md#none), [gone](gone.md)\n"
 

@@ -29,7 +29,7 @@ from tests.contract import invariants
 from tests.network import free_port
 from tests.postgres import Server
 from tests.process import commands
-from tests.process.test_serve import clean_environ
+from tests.processes import clean_environ
 
 JOBS = int(os.environ.get("OAKEN_CHAOS_JOBS", "1500"))
 SEED = int(os.environ.get("OAKEN_CHAOS_SEED", "1"))

@@ -11,7 +11,7 @@ import pytest
 
 from oaken_swarm import SyncClient
 from tests.cli.test_cli import Said, oaken
-from tests.process.test_serve import Processes
+from tests.processes import Processes
 
 PRIVATE = "said in private"
 

@@ -18,7 +18,8 @@ import pytest
 
 from oaken_swarm import Client
 from oaken_swarm.server import HEAD_SECONDS
-from tests.process.test_serve import clean_environ, token_for
+from tests.process.test_serve import token_for
+from tests.processes import clean_environ
 
 SOON = 2.0
 """Seconds within which others are answered, whatever goes on beside them."""

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
 from tests.mcp.holder import over_http, over_stdio
-from tests.process.test_serve import Processes
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path / "data")
-    yield found
-    for process in found.started:
-        process.kill()
-        process.communicate()
+from tests.processes import Processes
 
 
 async def _token(folder: Path) -> str:
