@@ -17,43 +17,17 @@ from oaken_jobs.store.base import Sweep
 from oaken_jobs.store.postgres import server
 from oaken_jobs.store.postgres import store as postgres
 from tests.contract import invariants
+from tests.contract.statements import watch
 from tests.contract.world import AGENT, ME, OTHER, World, until
 
 pytestmark = pytest.mark.engine("postgres")
-
-
-class Faulty:
-    """A connection on which one statement, counted from `at`, fails; `dies` says that it is of no more use then."""
-
-    def __init__(self, connection: Any, faults: Faults) -> None:
-        self._connection = connection
-        self._faults = faults
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    async def execute(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
-        return await self._faults.meet(self._connection, self._connection.execute, statement, *values, timeout=timeout)
-
-    async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
-        return await self._faults.meet(self._connection, self._connection.fetch, statement, *values, timeout=timeout)
-
-    async def fetchrow(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
-        return await self._faults.meet(self._connection, self._connection.fetchrow, statement, *values, timeout=timeout)
 
 
 class Faults:
     """What goes wrong on the connections of a store, once."""
 
     def __init__(self, world: World) -> None:
-        store: Any = world.core.store
-        connect = store._server.connect
-
-        async def connected() -> Any:
-            return Faulty(await connect(), self)
-
-        store._server.connect = connected
-        store._writers.clear()
+        watch(world.core, self._meet)
         self.left: int | None = None
         self.error: Callable[[], BaseException] = TimeoutError
         self.dies = False
@@ -66,15 +40,15 @@ class Faults:
         self.left, self.error, self.dies, self.after = -1 if at is None else at, error, dies, after
         self.at_commit = at is None
 
-    async def meet(self, connection: Any, call: Any, statement: str, *values: Any, timeout: float | None) -> Any:
+    async def _meet(self, connection: Any, statement: str, call: Callable[[], Awaitable[Any]]) -> Any:
         if self.left is None or statement == "rollback" or (self.at_commit and statement != "commit"):
-            return await call(statement, *values, timeout=timeout)
+            return await call()
         self.left -= 1
         if self.left >= 0:
-            return await call(statement, *values, timeout=timeout)
+            return await call()
         self.left = None
         if self.after:
-            await call(statement, *values, timeout=timeout)
+            await call()
         if self.dies:
             connection.terminate()
         raise self.error()
@@ -225,25 +199,16 @@ async def test_a_statement_that_hangs_is_given_up_and_the_call_done_on_another_c
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.2)
-    store: Any = world.core.store
-    await world.add()
-    (connection,) = store._writers
-    execute = connection.execute
+    hung: list[Any] = []
 
-    async def hangs(statement: str, *values: Any, timeout: float | None = None) -> Any:
-        if "insert into jobs" in statement:
-            await connection.fetch("select pg_sleep(60)", timeout=timeout)
-        return await execute(statement, *values, timeout=timeout)
+    async def hangs(connection: Any, statement: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        if "insert into jobs" in statement and not hung:
+            hung.append(connection)
+            await connection.fetch("select pg_sleep(60)", timeout=0.2)
+        return await call()
 
-    store._writers[:] = [_With(connection, hangs)]
+    watch(world.core, hangs)
+    await world.core.commit.call(Sweep())
     job = await asyncio.wait_for(world.add(), 10)
     assert [row[0] for row in world.raw.execute("select id from jobs order by id").fetchall()][-1] == job.id
-
-
-class _With:
-    def __init__(self, connection: Any, execute: Any) -> None:
-        self._connection = connection
-        self.execute = execute
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    assert hung[0].is_closed(), "what it is at is not known"

@@ -24,6 +24,7 @@ from oaken_jobs.store.base import Enqueue, JobFilter
 from oaken_jobs.store.postgres import PostgresStore
 from oaken_jobs.store.sqlite import driver
 from oaken_jobs.worker import Worker
+from tests.contract.statements import watch
 from tests.contract.world import AGENT, ME, OTHER, TWIN, World, until
 
 needs_serial_keys = pytest.mark.skipif("serial_key" not in NewJobRequest.model_fields, reason="no serial keys yet")
@@ -56,33 +57,19 @@ class HeldUp:
         self.breaks = False
         store: Any = core.store
         if isinstance(store, PostgresStore):
-            connect = store._server.connect
-            store._server.connect = lambda: self._connected(connect())
-            store._writers.clear()
+            watch(core, self._meet)
         else:
             group = store._write_group
             store._write_group = lambda database, ops: group(_Watched(database, self), ops)
 
-    async def _connected(self, connecting: Any) -> Any:
-        return _WatchedConnection(await connecting, self)
-
-
-class _WatchedConnection:
-    def __init__(self, connection: Any, held: HeldUp) -> None:
-        self._connection = connection
-        self._held = held
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    async def execute(self, sql: str, *values: Any, timeout: float | None = None) -> Any:
-        self._held.asked.set()
-        if sql == "commit":
-            self._held.reached.set()
-            assert await asyncio.to_thread(self._held.go_on.wait, 10)
-            if self._held.breaks:
+    async def _meet(self, connection: Any, statement: str, call: Callable[[], Any]) -> Any:
+        self.asked.set()
+        if statement == "commit":
+            self.reached.set()
+            assert await asyncio.to_thread(self.go_on.wait, 10)
+            if self.breaks:
                 raise OSError("disk I/O error")
-        return await self._connection.execute(sql, *values, timeout=timeout)
+        return await call()
 
 
 class _Watched:

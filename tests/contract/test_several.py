@@ -4,7 +4,7 @@ wrong changes nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.base import Sweep
 from oaken_jobs.store.postgres import schema
 from tests import postgres
+from tests.contract.statements import watch
 from tests.contract.world import AGENT, ME, RULES, VIEWER, World, until
 
 pytestmark = pytest.mark.engine("postgres")
@@ -26,34 +27,17 @@ SWARM = 10
 
 
 class Late:
-    """A core whose next commit waits until `go` is set."""
+    """A core whose next commits wait until `go` is set."""
 
     def __init__(self, core: Core) -> None:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
-        store: Any = core.store
-        for connection in store._writers:
-            connection.terminate()
-        connect = store._server.connect
+        watch(core, self._meet)
 
-        async def connected() -> Any:
-            return _Held(await connect(), self)
-
-        store._server.connect = connected
-
-
-class _Held:
-    def __init__(self, connection: Any, late: Late) -> None:
-        self._connection = connection
-        self._late = late
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    async def execute(self, statement: str, *values: Any, timeout: float | None = None) -> Any:
+    async def _meet(self, connection: Any, statement: str, call: Callable[[], Awaitable[Any]]) -> Any:
         if statement == "commit":
-            self._late.reached.set()
-            await self._late.go.wait()
-        return await self._connection.execute(statement, *values, timeout=timeout)
+            self.reached.set()
+            await self.go.wait()
+        return await call()
 
 
 @pytest.fixture
@@ -109,6 +93,18 @@ async def test_of_two_changes_of_one_job_the_later_one_comes_later_however_long_
     await both
     told = world.raw.execute(f"select verb from activity where job_id = {second.id} order by id").fetchall()
     assert told == [("enqueue",), ("edit",), ("cancel",)]
+
+
+async def test_what_another_process_has_changed_is_read_again(world: World, other: Core) -> None:
+    """A process remembers the jobs that it wrote, by the versions of their rows."""
+    job = await world.add(payload={"n": 1}, dedupe_key="one")
+    await other.jobs.edit(ME, job.id, priority=7)
+    replaced = NewJobRequest(kind="work", payload={"n": 2}, dedupe_key="one", on_duplicate="replace")
+    await other.jobs.enqueue(ME, replaced)
+    lease = await world.take()
+    assert (lease.job.priority, lease.job.coalesced, lease.payload) == (7, 1, '{"n":2}')
+    await other.jobs.cancel(ME, job.id)
+    assert (await world.jobs.heartbeat(AGENT, lease.lease_id)).job.cancelling
 
 
 @pytest.mark.parametrize("listen", [True, False])
