@@ -51,6 +51,14 @@ KINDS = {
 RULES = Rules(kinds=KINDS, queues=QUEUES, backoff_jitter=0.0)
 
 
+def alter(folder: Path, settings: DatabaseSettings, *statements: str) -> None:
+    """Changes a database behind Oaken's back."""
+    database = sqlite3.connect(folder / DATABASE) if settings.url is None else psycopg.connect(settings.url)
+    with closing(database), database:
+        for statement in statements:
+            database.execute(statement)
+
+
 class World:
     """A core under test, with short words for what tests do all the time."""
 
@@ -87,11 +95,7 @@ class World:
 
     def alter(self, *statements: str) -> None:
         """Changes the database behind Oaken's back."""
-        url = self.database.url
-        database = sqlite3.connect(self.folder / DATABASE) if url is None else psycopg.connect(url)
-        with closing(database), database:
-            for statement in statements:
-                database.execute(statement)
+        alter(self.folder, self.database, *statements)
 
     async def close(self) -> None:
         if self._looking is not None:

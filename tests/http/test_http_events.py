@@ -12,9 +12,11 @@ import httpx2
 import orjson
 import pytest
 
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_swarm import Client
 from oaken_swarm.routes import events as events_module
+from tests.contract.world import alter
 from tests.service import RULES, Service, eventually, problem, serve
 
 
@@ -144,10 +146,10 @@ async def test_a_stream_tells_only_what_was_asked_for(server: Service) -> None:
         assert [told["data"]["to"] for _, _, told in await one.take(1)] == ["cancelled"]
 
 
-async def test_who_asks_for_what_is_forgotten_is_told_to_read_anew_and_hears_what_comes(server: Service) -> None:
-    await server.core.store._writer.run(  # type: ignore[attr-defined]
-        lambda db: db.execute("insert into marks values ('activity_forgotten', 3)").fetchall()
-    )
+async def test_who_asks_for_what_is_forgotten_is_told_to_read_anew_and_hears_what_comes(
+    server: Service, database: DatabaseSettings, tmp_path: Path
+) -> None:
+    alter(tmp_path / "data", database, "insert into marks values ('activity_forgotten', 3)")
     for _ in range(5):
         await server.core.jobs.enqueue(_me(), _new())
     token = await server.token("eyes", "viewer")

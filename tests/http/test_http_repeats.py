@@ -161,7 +161,7 @@ async def test_a_token_is_shown_once_also_under_a_key(server: Service) -> None:
     assert secret not in again.text
     problem(again, 409, "conflict")
     rows = await server.core.store._find(  # type: ignore[attr-defined]
-        lambda db: repr(db.execute("select * from idempotency").fetchall())
+        lambda db: repr(db.all("select * from idempotency"))
     )
     assert secret not in rows
 

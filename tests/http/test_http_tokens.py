@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_swarm import Client, Forbidden, Unauthenticated
 from tests.service import ROOT, RULES, Service, eventually
 
 
 @pytest.fixture
-async def other(server: Service, tmp_path: Path) -> AsyncIterator[Core]:
+async def other(server: Service, database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Core]:
     """Another process on the same data folder."""
-    core = Core.on_folder(tmp_path / "data", RULES, "cli")
+    core = Core.on_folder(tmp_path / "data", RULES, "cli", database=database)
     await core.open()
     yield core
     await core.close()
