@@ -19,7 +19,7 @@ from benchmarks.shapes import CAPS, KINDS, NOW, SHAPES
 from oaken_jobs.core import calm_collector
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor
-from oaken_jobs.store.base import Claim, Want
+from oaken_jobs.store.operations import Claim, Want
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.transaction import Moment, Transaction
 from oaken_jobs.store.sqlite import schema

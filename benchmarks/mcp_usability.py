@@ -29,7 +29,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind, Rules, Schema
 from oaken_jobs.model import Actor, Json, Principal
 from oaken_jobs.requests import NewJobRequest
-from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.operations import Sweep
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from oaken_jobs.held import described
 from oaken_jobs.loop import Lifecycle
 from oaken_jobs.model import Activity
-from oaken_jobs.store.base import EVERYTHING, ActivityFilter, Cancel, Op, Store
+from oaken_jobs.store.base import EVERYTHING, ActivityFilter, Store
+from oaken_jobs.store.operations import Cancel, Op
 
 if TYPE_CHECKING:
     from collections.abc import Generator

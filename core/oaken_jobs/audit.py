@@ -6,7 +6,8 @@ from oaken_jobs import auth
 from oaken_jobs.commit import Committer
 from oaken_jobs.model import Principal
 from oaken_jobs.reading import cursor_of, mark_of, read_cursor
-from oaken_jobs.store.base import Audit, AuditPage, Store
+from oaken_jobs.store.base import AuditPage, Store
+from oaken_jobs.store.operations import Audit
 
 _MARK = mark_of("audit")
 

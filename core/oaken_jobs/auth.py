@@ -18,7 +18,8 @@ from oaken_jobs.errors import Forbidden, InvalidRequest, NotFound, Unauthenticat
 from oaken_jobs.model import DEFAULT_WORKSPACE, NO_LIMITS, ROLES, Actor, Limits, Principal
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import MAX_TOKEN_SECONDS
-from oaken_jobs.store.base import AddToken, Op, RevokeToken, RotateToken, Store, TokenRow, UseTokens
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import AddToken, Op, RevokeToken, RotateToken, TokenRow, UseTokens
 
 PREFIX = "oak_"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from oaken_jobs.errors import OakenError, Unavailable, stopping
-from oaken_jobs.store.base import Claim, Claimed, Op, Reply, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import Claim, Claimed, Op, Reply
 
 log = logging.getLogger("oaken.commit")
 

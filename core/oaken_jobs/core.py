@@ -29,7 +29,8 @@ from oaken_jobs.scheduler import Scheduler
 from oaken_jobs.schedules import Schedules
 from oaken_jobs.sessions import Sessions
 from oaken_jobs.stopping import Step, every
-from oaken_jobs.store.base import Op, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import Op
 from oaken_jobs.store.sqlite import SqliteStore
 from oaken_jobs.tasks import Tasks
 from oaken_jobs.traces import Traces

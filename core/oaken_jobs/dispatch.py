@@ -17,7 +17,7 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.model import Leased, LeaseRef
 from oaken_jobs.moves import Finish
-from oaken_jobs.store.base import Claim, Claimed, Op, Want
+from oaken_jobs.store.operations import Claim, Claimed, Op, Want
 
 SAFETY_SECONDS = 5.0
 """How often waiting requests ask although nobody gave a signal."""

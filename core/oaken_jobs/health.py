@@ -11,7 +11,7 @@ from oaken_jobs.held import described
 from oaken_jobs.loop import Loop
 from oaken_jobs.plugin import Health, Plugin
 from oaken_jobs.redaction import error_text
-from oaken_jobs.store.base import SetHealth
+from oaken_jobs.store.operations import SetHealth
 
 TICK_SECONDS = 1.0
 """How long after the start the first look is, and how exact the time between two."""

@@ -19,7 +19,8 @@ from oaken_jobs.lifecycle import sources
 from oaken_jobs.model import MAX_PRIORITY, PRIORITIES, STATES, Enqueued, Job, NewJob, Principal, Queue, SetLabels
 from oaken_jobs.reading import cursor_of, mark_of, read_cursor
 from oaken_jobs.requests import MAX_TEXT, NewJobRequest
-from oaken_jobs.store.base import (
+from oaken_jobs.store.base import JobFilter, Store
+from oaken_jobs.store.operations import (
     Adopt,
     Answer,
     Cancel,
@@ -28,11 +29,9 @@ from oaken_jobs.store.base import (
     Edit,
     Enqueue,
     Erase,
-    JobFilter,
     KeepLabels,
     Requeue,
     SetPaused,
-    Store,
 )
 from oaken_jobs.tracing import Trace
 

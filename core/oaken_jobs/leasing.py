@@ -21,7 +21,8 @@ from oaken_jobs.model import AgentRow, Effect, Job, Json, Leased, LeaseRef, Prin
 from oaken_jobs.moves import Finish
 from oaken_jobs.reading import Reader
 from oaken_jobs.requests import MAX_LEASE_SECONDS, MAX_QUESTION, MAX_SECONDS, TraceRow
-from oaken_jobs.store.base import Beat, Beaten, Once, Resume, SeeAgents, SeenAgent, Store, Want
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import Beat, Beaten, Once, Resume, SeeAgents, SeenAgent, Want
 from oaken_jobs.tracing import End, Trace
 
 _LEASE_ID = re.compile(r"(\d{1,16})-(\d{1,9})-([0-9a-f]{24})", re.ASCII)

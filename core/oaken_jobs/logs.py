@@ -22,7 +22,8 @@ from oaken_jobs.events.event import LogLine
 from oaken_jobs.journal import Journal
 from oaken_jobs.loop import Loop
 from oaken_jobs.model import LogRow, Principal
-from oaken_jobs.store.base import KeepLog, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import KeepLog
 
 TICK_SECONDS = 0.5
 MOST_WAITING = 2_000

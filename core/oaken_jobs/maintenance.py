@@ -18,7 +18,8 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.jobs import Jobs
 from oaken_jobs.loop import Loop
 from oaken_jobs.stopping import every
-from oaken_jobs.store.base import ProcessRow, Recover, Register, Store, Sweep, Unregister
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import ProcessRow, Recover, Register, Sweep, Unregister
 
 log = logging.getLogger("oaken.maintenance")
 

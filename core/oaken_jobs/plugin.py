@@ -31,7 +31,7 @@ from oaken_jobs.kinds import Kind
 from oaken_jobs.model import Actor, Json, Principal
 from oaken_jobs.requests import MAX_ID, ScheduleRequest
 from oaken_jobs.routing import DEFAULT_QUEUE
-from oaken_jobs.store.base import Emit
+from oaken_jobs.store.operations import Emit
 
 NAME: Final = r"[a-z][a-z0-9_-]{0,40}"
 """Of plugins; the name of a schedule or an event goes behind it and a dot."""

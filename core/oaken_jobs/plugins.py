@@ -28,7 +28,7 @@ from oaken_jobs.plugin import NotConfigured, Plugin
 from oaken_jobs.redaction import error_text
 from oaken_jobs.schedules import Schedules, checked
 from oaken_jobs.stopping import every
-from oaken_jobs.store.base import ForgetHealth
+from oaken_jobs.store.operations import ForgetHealth
 
 GROUP: Final = "oaken.plugins"
 ATTRIBUTE: Final = "plugin"

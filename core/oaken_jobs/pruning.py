@@ -8,7 +8,8 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Unavailable
 from oaken_jobs.loop import Loop
-from oaken_jobs.store.base import Prune, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import Prune
 from oaken_jobs.tracing import Trace
 
 log = logging.getLogger("oaken.pruning")

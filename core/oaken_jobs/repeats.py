@@ -12,7 +12,7 @@ from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Conflict
 from oaken_jobs.leasing import once
 from oaken_jobs.model import Principal
-from oaken_jobs.store.base import Begin, Once, Settle
+from oaken_jobs.store.operations import Begin, Once, Settle
 
 MAX_KEPT = 256 << 10
 """The longest answer that is kept, in characters."""

@@ -7,7 +7,8 @@ import logging
 from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.loop import Loop
-from oaken_jobs.store.base import Fire, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import Fire
 
 log = logging.getLogger("oaken.scheduler")
 

@@ -11,7 +11,8 @@ from oaken_jobs.errors import NotFound
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import SYSTEM, Enqueued, Job, Principal, Schedule
 from oaken_jobs.requests import ScheduleRequest
-from oaken_jobs.store.base import FireOne, PutSchedule, RemoveSchedule, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import FireOne, PutSchedule, RemoveSchedule
 
 PRIORITY = 50
 

@@ -16,16 +16,8 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Unauthenticated
 from oaken_jobs.model import Actor, Principal
-from oaken_jobs.store.base import (
-    AddCode,
-    AddSession,
-    EndSession,
-    SeeSession,
-    SessionRow,
-    Store,
-    TokenRow,
-    UseCode,
-)
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import AddCode, AddSession, EndSession, SeeSession, SessionRow, TokenRow, UseCode
 
 PREFIX = "oas_"
 IDLE_MS = 24 * 3_600_000

@@ -17,7 +17,8 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.commit import Committer
 from oaken_jobs.errors import Forbidden, NotFound
 from oaken_jobs.model import Job, Json, Principal
-from oaken_jobs.store.base import TASK_MS, AddTask, Cancel, Store
+from oaken_jobs.store.base import Store
+from oaken_jobs.store.operations import TASK_MS, AddTask, Cancel
 
 _BYTES = 24
 _ID = re.compile(r"[A-Za-z0-9_-]{32}", re.ASCII)

@@ -10,7 +10,7 @@ from oaken_jobs.audit import Audits
 from oaken_jobs.errors import Forbidden, InvalidRequest
 from oaken_jobs.model import Json, Principal
 from oaken_jobs.redaction import clean
-from oaken_jobs.store.base import Audit
+from oaken_jobs.store.operations import Audit
 from oaken_jobs.tracing import Trace, TracePage, matches
 
 MAX_ROWS = 100

@@ -26,7 +26,8 @@ from oaken_jobs.model import (
     Queue,
     Schedule,
 )
-from oaken_jobs.store.base import AuditRow, Document, TokenRow
+from oaken_jobs.store.base import AuditRow, Document
+from oaken_jobs.store.operations import TokenRow
 from oaken_jobs.waits import Wait
 from oaken_jobs.waits import waits as waits_of
 

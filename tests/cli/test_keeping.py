@@ -25,7 +25,7 @@ from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor, LogRow, Principal
 from oaken_jobs.requests import NewJobRequest
-from oaken_jobs.store.base import KeepLog
+from oaken_jobs.store.operations import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.cli.test_cli import Said, oaken
 from tests.contract.world import until

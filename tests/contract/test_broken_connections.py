@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.operations import Sweep
 from oaken_jobs.store.postgres import server
 from oaken_jobs.store.postgres import store as postgres
 from tests.contract import invariants

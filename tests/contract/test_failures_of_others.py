@@ -20,7 +20,8 @@ from oaken_jobs.local import LocalTransport
 from oaken_jobs.model import Actor, Enqueued, Job, Leased, NewJob, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.runner import runner_principal
-from oaken_jobs.store.base import Enqueue, JobFilter
+from oaken_jobs.store.base import JobFilter
+from oaken_jobs.store.operations import Enqueue
 from oaken_jobs.store.postgres import PostgresStore
 from oaken_jobs.store.sqlite import driver
 from oaken_jobs.worker import Worker

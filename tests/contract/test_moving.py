@@ -25,7 +25,8 @@ from oaken_jobs.model import SYSTEM, Limits, LogRow, Usage
 from oaken_jobs.moving import INSTEAD, STAYS, Moved, move
 from oaken_jobs.requests import ScheduleRequest
 from oaken_jobs.runner import Runner
-from oaken_jobs.store.base import Audit, Emit, JobFilter, KeepLog, ProcessRow, Register, SetHealth
+from oaken_jobs.store.base import JobFilter
+from oaken_jobs.store.operations import Audit, Emit, KeepLog, ProcessRow, Register, SetHealth
 from oaken_jobs.store.postgres import copying
 from oaken_jobs.store.postgres import schema as postgres_schema
 from oaken_jobs.store.postgres.archive import PostgresArchive

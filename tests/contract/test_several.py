@@ -16,7 +16,7 @@ from oaken_jobs import clock as clocks
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.requests import NewJobRequest
-from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.operations import Sweep
 from oaken_jobs.store.postgres import schema
 from tests import postgres
 from tests.contract.statements import watch

@@ -12,7 +12,7 @@ from oaken_jobs.clock import SystemClock
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.runner import Runner
-from oaken_jobs.store.base import SetHealth
+from oaken_jobs.store.operations import SetHealth
 from oaken_swarm import Client, Conflict, InvalidRequest, NotFound, Unauthenticated
 from tests.service import ROOT, Service, eventually, problem, serve
 

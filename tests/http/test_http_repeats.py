@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from oaken_jobs.errors import Unavailable
-from oaken_jobs.store.base import Settle
+from oaken_jobs.store.operations import Settle
 from tests.service import Service, problem
 
 KEY = {"Idempotency-Key": "k-1"}

@@ -15,7 +15,7 @@ from mcp import StdioServerParameters
 
 from oaken_jobs.errors import ResultInvalid, Unavailable
 from oaken_jobs.model import Actor, Principal
-from oaken_jobs.store.base import Sweep
+from oaken_jobs.store.operations import Sweep
 from oaken_mcp.http import PATH
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context

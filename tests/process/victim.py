@@ -33,7 +33,8 @@ from oaken_jobs.errors import OakenError, Unavailable
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import Actor, Enqueued, Principal
 from oaken_jobs.requests import NewJobRequest
-from oaken_jobs.store.base import Claim, Claimed, JobFilter, Op, Requeue
+from oaken_jobs.store.base import JobFilter
+from oaken_jobs.store.operations import Claim, Claimed, Op, Requeue
 from oaken_jobs.store.sqlite.store import SqliteStore
 
 POINTS = (

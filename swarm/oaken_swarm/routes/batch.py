@@ -25,7 +25,7 @@ from oaken_jobs.requests import (
     TraceRequest,
     read,
 )
-from oaken_jobs.store.base import Beat, Beaten
+from oaken_jobs.store.operations import Beat, Beaten
 from oaken_swarm.call import Answer, Call, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.problems import problem

@@ -21,7 +21,7 @@ from oaken_jobs.requests import (
     ReleaseRequest,
     TraceRequest,
 )
-from oaken_jobs.store.base import Beat, Beaten
+from oaken_jobs.store.operations import Beat, Beaten
 from oaken_swarm.call import REPLAYED, Answer, Call, ClientGone, answer
 from oaken_swarm.paths import Route
 from oaken_swarm.routes.jobs import shown

@@ -16,7 +16,7 @@ from oaken_jobs.clock import Clock, DatabaseClock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Job
-from oaken_jobs.store.base import Op, Recover, Reply
+from oaken_jobs.store.operations import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
 from oaken_jobs.store.postgres.copying import require_whole

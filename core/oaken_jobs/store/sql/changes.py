@@ -15,7 +15,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import SYSTEM, Actor, Attempt, Effect, Job, SpawnJob, Usage
 from oaken_jobs.moves import Finish
 from oaken_jobs.routing import Route, route
-from oaken_jobs.store.base import (
+from oaken_jobs.store.operations import (
     Adopt,
     Answer,
     Beat,

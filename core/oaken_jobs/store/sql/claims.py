@@ -11,7 +11,7 @@ from oaken_jobs import moves
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
-from oaken_jobs.store.base import Claim, Claimed, Resume, Want
+from oaken_jobs.store.operations import Claim, Claimed, Resume, Want
 from oaken_jobs.store.sql import blocked, claim, once, reads
 from oaken_jobs.store.sql.changes import Changes
 from oaken_jobs.store.sql.claim import Filter

@@ -11,7 +11,7 @@ from oaken_jobs.errors import Conflict, Forbidden, InvalidRequest, NotFound, Oak
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import DEFAULT_WORKSPACE, FREE, PRIORITIES, SERIAL, Enqueued, Job, NewJob
 from oaken_jobs.routing import Route, route
-from oaken_jobs.store.base import Enqueue, Reply
+from oaken_jobs.store.operations import Enqueue, Reply
 from oaken_jobs.store.sql import blocked, once
 from oaken_jobs.store.sql.changes import live_keys, live_targets
 from oaken_jobs.store.sql.records import queue_labels

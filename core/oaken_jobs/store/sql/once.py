@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.errors import IdempotencyConflict
-from oaken_jobs.store.base import IDEMPOTENT_MS, Begin, Once, Settle
+from oaken_jobs.store.operations import IDEMPOTENT_MS, Begin, Once, Settle
 from oaken_jobs.store.sql.unit import Unit
 
 _KEY = ("holder", "key")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oaken_jobs.store.base import TASK_MS, Prune
+from oaken_jobs.store.operations import TASK_MS, Prune
 from oaken_jobs.store.sql import finishes
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.reads import FORGOTTEN, activity_behind

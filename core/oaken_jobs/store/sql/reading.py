@@ -19,13 +19,11 @@ from oaken_jobs.store.base import (
     HealthRow,
     JobFilter,
     Leases,
-    ProcessRow,
-    SessionRow,
     Surroundings,
     TaskRow,
-    TokenRow,
     Waiting,
 )
+from oaken_jobs.store.operations import ProcessRow, SessionRow, TokenRow
 from oaken_jobs.store.sql import backlog, finishes, prune, reads, schedules, sessions
 from oaken_jobs.store.sql.database import Database
 

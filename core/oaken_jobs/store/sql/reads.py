@@ -19,11 +19,10 @@ from oaken_jobs.store.base import (
     HealthRow,
     JobFilter,
     Leases,
-    ProcessRow,
     Surroundings,
     TaskRow,
-    TokenRow,
 )
+from oaken_jobs.store.operations import ProcessRow, TokenRow
 from oaken_jobs.store.sql import claim
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.unit import (

@@ -10,16 +10,15 @@ from oaken_jobs import moves
 from oaken_jobs.errors import Conflict, NotFound
 from oaken_jobs.model import Actor, KeepDocument, KeepSource, KeepVector, LogRow, SetLabels
 from oaken_jobs.routing import QUEUE_LABEL
-from oaken_jobs.store.base import (
+from oaken_jobs.store.base import AuditRow, HealthRow, TaskRow
+from oaken_jobs.store.operations import (
     TASK_MS,
     AddTask,
     AddToken,
     Audit,
-    AuditRow,
     Drain,
     Emit,
     ForgetHealth,
-    HealthRow,
     KeepLabels,
     KeepLog,
     ProcessRow,
@@ -30,7 +29,6 @@ from oaken_jobs.store.base import (
     SeeAgents,
     SetHealth,
     SetPaused,
-    TaskRow,
     TokenRow,
     Unregister,
     UseTokens,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from oaken_jobs.kinds import Rules
-from oaken_jobs.store.base import Begin, Claim, Enqueue, Once, Op, Recover, Requeue, Settle, Want
+from oaken_jobs.store.operations import Begin, Claim, Enqueue, Once, Op, Recover, Requeue, Settle, Want
 from oaken_jobs.store.sql import blocked
 from oaken_jobs.store.sql.changes import lock_names, named
 from oaken_jobs.store.sql.claim import Filter, lanes, lock_name

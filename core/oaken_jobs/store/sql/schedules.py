@@ -7,7 +7,7 @@ import hashlib
 from oaken_jobs import cron
 from oaken_jobs.errors import NotFound
 from oaken_jobs.model import Actor, NewJob, Schedule
-from oaken_jobs.store.base import Enqueue, Fire, FireOne, PutSchedule, RemoveSchedule
+from oaken_jobs.store.operations import Enqueue, Fire, FireOne, PutSchedule, RemoveSchedule
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.unit import SCHEDULE_COLUMNS, Unit
 

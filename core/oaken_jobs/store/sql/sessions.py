@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.errors import NotFound
-from oaken_jobs.store.base import AddCode, AddSession, Audit, EndSession, Reply, SeeSession, SessionRow, UseCode
+from oaken_jobs.store.operations import AddCode, AddSession, Audit, EndSession, Reply, SeeSession, SessionRow, UseCode
 from oaken_jobs.store.sql.database import Database
 from oaken_jobs.store.sql.records import audit
 from oaken_jobs.store.sql.unit import Unit

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from oaken_jobs.errors import OakenError
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import CHILDREN, Enqueued, Job, Schedule
-from oaken_jobs.store.base import (
+from oaken_jobs.moves import Finish
+from oaken_jobs.store.operations import (
     AddCode,
     AddSession,
     AddTask,
@@ -31,7 +32,6 @@ from oaken_jobs.store.base import (
     EndSession,
     Enqueue,
     Erase,
-    Finish,
     Fire,
     FireOne,
     ForgetHealth,

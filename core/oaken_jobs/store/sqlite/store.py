@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.store.base import Op, Recover, Reply
+from oaken_jobs.store.operations import Op, Recover, Reply
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.continuity import Continuity

@@ -11,7 +11,7 @@ from oaken_jobs.errors import NotFound
 from oaken_jobs.model import ROLES, Limits, Role
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Kind, QueueName, Request, Workspace
-from oaken_jobs.store.base import TokenRow
+from oaken_jobs.store.operations import TokenRow
 from oaken_swarm.call import Answer
 from oaken_swarm.cockpit.page import Page, View
 from oaken_swarm.cockpit.saying import Said
