@@ -40,3 +40,12 @@ async def world(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Wor
     found = World(core, clock, tmp_path, database)
     yield found
     await found.close()
+
+
+@pytest.fixture
+async def other(world: World) -> AsyncIterator[Core]:
+    """Another process on the same database, as far as the database can tell."""
+    core = world.another("serve")
+    await core.open()
+    yield core
+    await core.close()

@@ -4,7 +4,7 @@ wrong changes nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,6 @@ class Late:
             self.reached.set()
             await self.go.wait()
         return await call()
-
-
-@pytest.fixture
-async def other(world: World) -> AsyncIterator[Core]:
-    core = world.another("serve")
-    await core.open()
-    yield core
-    await core.close()
 
 
 async def test_nobody_reads_past_what_is_still_to_be_committed(world: World, other: Core) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +14,6 @@ from oaken_jobs.model import Limits, Principal
 from tests.contract.world import AGENT, ME, World, until
 
 HOUR = 3600
-
-
-@pytest.fixture
-async def other(world: World) -> AsyncIterator[Core]:
-    """Another process on the same database."""
-    core = world.another("serve")
-    await core.open()
-    yield core
-    await core.close()
 
 
 async def limited(world: World, name: str = "bob", expires_in: float | None = None, **limits: Any) -> Principal:
