@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
@@ -174,3 +176,31 @@ async def test_a_body_is_never_taken_for_none_because_of_an_upgrade(server: Serv
     assert (status, b"Upgrade" in told) == (400, True)
     status, told = await server.raw(f"GET /v1/me HTTP/1.1\r\n{head}\r\n".encode())
     assert (status, b"bot" in told) == (200, True)
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/nowhere", b"/login", b"/v1/jobs"])
+async def test_a_call_leaves_nothing_to_the_garbage_collector(server: Service, path: bytes) -> None:
+    """What goes round in a circle stays until the collector looks, with all that hangs on it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+    async def call() -> None:
+        writer.write(HEAD.replace(b"/healthz", path) + b"\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+
+    await call()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await call()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = Counter(type(one).__name__ for one in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left["RequestResponseCycle"] == 0, left
+    writer.close()
