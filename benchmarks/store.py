@@ -54,10 +54,9 @@ def _bound(folder: Path, seconds: float) -> float:
             "lease_expires = null, lease_ms = null, policy = null, reason = null, grade = 'note', grade_why = 'ungraded', "
             "grade_version = 1 where id = ?"
         )
-        begin = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at) values (?, 1, 1, 'bench', 'bench', ?, ?)"
         end = (
-            "update attempts set ended_at = ?, outcome = 'succeeded', verb = 'complete', body_hash = ?, answer = ? "
-            "where job_id = ? and epoch = 1"
+            "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at, ended_at, outcome, verb, body_hash, answer) "
+            "values (?, 1, 1, 'bench', 'bench', ?, ?, ?, 'succeeded', 'complete', ?, ?)"
         )
         nonce, policy = "0123456789abcdef01234567", '[5,3600,0.2,"requeue"]'
         answer = (
@@ -109,7 +108,6 @@ def _bound(folder: Path, seconds: float) -> float:
             database.execute("begin immediate")
             for job in ids:
                 database.execute(claim, (nonce, now + 60_000, policy, now, job))
-                database.execute(begin, (job, nonce, now))
                 row = (
                     now,
                     "job_state_changed",
@@ -131,7 +129,7 @@ def _bound(folder: Path, seconds: float) -> float:
             database.execute("begin immediate")
             for job in ids:
                 database.execute(finish, (now, now, job))
-                database.execute(end, (now, nonce, answer, job))
+                database.execute(end, (job, nonce, now, now, nonce, answer))
                 database.execute("insert into results values (?, ?)", (job, '{"ok":true}'))
                 row = (
                     now,

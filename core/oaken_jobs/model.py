@@ -211,7 +211,7 @@ ENQUEUED = Job._fields.index("cancelling")
 
 
 class Attempt(NamedTuple):
-    """A row of `attempts`: one claim of one job, and how it ended."""
+    """One claim of one job, and how it ended: a row of `attempts`. One that goes on is in the row of its job alone."""
 
     job_id: int
     epoch: int
@@ -220,18 +220,24 @@ class Attempt(NamedTuple):
     holder: str
     nonce: str
     started_at: int
-    ended_at: int | None
-    outcome: str | None
-    error: str | None
-    usage: str | None
-    cost_usd: float | None
-    produced_by: str | None
-    verb: str | None
-    body_hash: str | None
-    answer: str | None
+    ended_at: int | None = None
+    outcome: str | None = None
+    error: str | None = None
+    usage: str | None = None
+    cost_usd: float | None = None
+    produced_by: str | None = None
+    verb: str | None = None
+    body_hash: str | None = None
+    answer: str | None = None
     """JSON of the columns that the finish changed, so that a repeat gets the first answer again."""
-    late_at: int | None
-    """When a result came that was refused because the lease was lost; it is kept and may be adopted."""
+    late: int | None = None
+    """1 where a result came that was refused because the lease was lost; it is kept and may be adopted."""
+
+    @classmethod
+    def of(cls, job: Job) -> Attempt:
+        """The one that a running job is in."""
+        assert job.agent is not None and job.holder is not None and job.nonce is not None and job.started_at is not None
+        return cls(job.id, job.epoch, job.attempts, job.agent, job.holder, job.nonce, job.started_at)
 
 
 class Activity(NamedTuple):

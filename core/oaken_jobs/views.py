@@ -194,7 +194,7 @@ def attempt(row: Attempt) -> Json:
         "usage": orjson.loads(row.usage) if row.usage else None,
         "cost_usd": row.cost_usd,
         "produced_by": row.produced_by,
-        "late_result": row.late_at is not None and row.outcome != "adopted",
+        "late_result": row.late is not None and row.outcome != "adopted",
     }
 
 

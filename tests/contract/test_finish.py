@@ -199,7 +199,7 @@ async def test_a_lease_that_is_not_current_is_refused_and_changes_nothing(world:
     assert refused.value.message
     assert await world.job(lease.job.id) == before
     # A late result is kept with its attempt; nothing else of it changes.
-    assert [a._replace(late_at=None) for a in await world.attempts(lease.job.id)] == attempts
+    assert [a._replace(late=None) for a in await world.attempts(lease.job.id)] == attempts
 
 
 async def test_a_guess_of_the_random_part_is_refused(world: World) -> None:

@@ -537,7 +537,7 @@ async def test_what_would_leave_more_than_a_result_is_not_kept_when_it_comes_too
     with pytest.raises(LeaseLost) as refused:
         await world.jobs.finish(AGENT, op)
     assert "kept" not in refused.value.message
-    assert [one.late_at for one in await world.attempts(job.id)] == [None]
+    assert [one.late for one in await world.attempts(job.id)] == [None]
 
 
 async def test_nothing_is_kept_for_a_job_that_has_succeeded(world: World) -> None:
@@ -548,7 +548,7 @@ async def test_nothing_is_kept_for_a_job_that_has_succeeded(world: World) -> Non
     with pytest.raises(LeaseLost) as refused:
         await world.jobs.complete(AGENT, lease.lease_id)
     assert "kept" not in refused.value.message
-    assert [one.late_at for one in await world.attempts(job.id)] == [None, None]
+    assert [one.late for one in await world.attempts(job.id)] == [None, None]
 
 
 # Repeats.

@@ -655,7 +655,10 @@ class Machine(RuleBasedStateMachine):
         outcomes = {
             LeaseOf(*row[:2]): row[2:]
             for row in self.database.execute(
-                "select job_id, epoch, attempt, holder, agent, outcome, late_at is not null from attempts"
+                "select a.job_id, a.epoch, attempt, holder, agent, outcome, l.body is not null from ("
+                "select job_id, epoch, attempt, holder, agent, outcome from attempts union all "
+                "select id, epoch, attempts, holder, agent, null from jobs where state = 'running') a "
+                "left join late_results l on l.job_id = a.job_id and l.epoch = a.epoch"
             )
         }
         for lease, attempt in self.model.attempts.items():

@@ -105,7 +105,7 @@ async def test_nobody_leaves_a_late_result_on_anothers_attempt(world: World, who
     forged = lease.lease_id[:-24] + "0" * 24
     with pytest.raises(LeaseLost):
         await world.jobs.complete(AGENT, forged, {"n": 1})
-    assert [a.late_at for a in await world.attempts(job.id)] == [None]
+    assert [a.late for a in await world.attempts(job.id)] == [None]
 
 
 async def test_the_first_late_result_of_an_attempt_stands(world: World) -> None:
@@ -122,7 +122,7 @@ async def test_a_finish_that_is_no_result_leaves_nothing_behind(world: World) ->
     await world.tick(61)
     with pytest.raises(LeaseLost):
         await world.jobs.fail(AGENT, lease.lease_id, "boom")
-    assert [a.late_at for a in await world.attempts(job.id)] == [None]
+    assert [a.late for a in await world.attempts(job.id)] == [None]
 
 
 # Resuming.

@@ -43,10 +43,6 @@ HOT: dict[str, tuple[str, Any]] = {
         rows._update("jobs", ("id",), ("state", "run_at"), (False, False, False), 4),
         [1, "queued", NOW] * 4,
     ),
-    "end of attempts": (
-        rows._update("attempts", ("job_id", "epoch"), ("outcome",), (False, False, False), 4),
-        [1, 1, "lost"] * 4,
-    ),
     "live dedupe keys": (QUERIES.live_keys, ('[["default","k"]]',)),
     "live targets": (QUERIES.live_targets, ('[["default","work","t"]]',)),
 }

@@ -42,11 +42,12 @@ from oaken_jobs.store.sql.records import (
     token_named,
     want_retriage,
 )
-from oaken_jobs.store.sql.unit import ATTEMPT_COLUMNS, Unit
+from oaken_jobs.store.sql.unit import ATTEMPT_COLUMNS, Spent, Unit
 
 Change = Finish | Beat | Cancel | Answer | Adopt | Edit | Erase | RevokeToken | Sweep
 
 _ATTEMPT = f"select {ATTEMPT_COLUMNS} from attempts where job_id = ?1 and epoch = ?2"
+_LATE = "select body, usage, cost_usd, produced_by from late_results where job_id = ?1 and epoch = ?2"
 _SPENT = ("usage", "cost_usd", "produced_by")
 _HELD = "select 1 from attempts where job_id = ?1 and holder = ?2"
 
@@ -101,16 +102,8 @@ class Changes:
         move = moves.finish(job, op, self._now, self._rules, random.random())
         after = self._unit.write(job, move, op.actor)
         if move.outcome is not None:
-            ending = (
-                self._now,
-                move.outcome,
-                move.error,
-                *_spent(op.usage),
-                op.verb,
-                op.body_hash(),
-                move.answer(after),
-            )
-            self._unit.ended.append((job.id, job.epoch, *ending))
+            said = (op.verb, op.body_hash(), move.answer(after))
+            self._unit.end(job, move.outcome, move.error, _spent(op.usage), said)
         if move.outcome == "asked":
             asked = (job.id, job.epoch, job.agent, op.question, self._now)
             self._unit.db.insert("questions", ("job_id", "epoch", "agent", "text", "asked_at"), [asked])
@@ -144,23 +137,25 @@ class Changes:
         self.spawned.append(Enqueue(new, actor, schema_hash, traceparent=job.traceparent))
 
     def _stale(self, op: Finish, job: Job | None) -> Reply:
-        self._unit.flush()  # an earlier operation of this group may have ended the attempt
-        row = self._unit.db.one(_ATTEMPT, op.ref.job_id, op.ref.epoch)
-        attempt = Attempt._make(row) if row else None
+        attempt = self._attempt(op.ref.job_id, op.ref.epoch, job)
         again = moves.repeat(attempt, job, op)
         if again is not None:
             return again
-        kept = (
-            job is not None
-            and attempt is not None
-            and attempt.late_at is None
-            and moves.worth_keeping(job, attempt, op)
-        )
-        if kept and attempt is not None:
+        kept = False
+        if job is not None and attempt is not None and moves.worth_keeping(job, attempt, op):
             late = (attempt.job_id, attempt.epoch, op.result_text or "{}", *_spent(op.usage))
-            self._unit.db.insert("late_results", ("job_id", "epoch", "body", *_SPENT), [late])
-            self._unit.db.update("attempts", ("job_id", "epoch"), ("late_at",), [(*late[:2], self._now)])
+            kept = self._unit.db.one(_LATE, *late[:2]) is None
+            if kept:
+                self._unit.db.insert("late_results", ("job_id", "epoch", "body", *_SPENT), [late])
         return moves.lease_lost(job, op.ref, op.holder, self._now, may_read=self._may_read(op, job), kept=kept)
+
+    def _attempt(self, job_id: int, epoch: int, job: Job | None) -> Attempt | None:
+        """An attempt, whether it has ended or goes on; `job` as it is, if it is there."""
+        if job is not None and job.state == "running" and job.epoch == epoch:
+            return Attempt.of(job)
+        self._unit.flush()  # an earlier operation of this group may have ended it
+        row = self._unit.db.one(_ATTEMPT, job_id, epoch)
+        return Attempt._make(row) if row else None
 
     def _may_read(self, op: Finish | Beat, job: Job | None) -> bool:
         """Whether a caller that does not hold the lease may be told who does: it reads all jobs, enqueued this one, or held it."""
@@ -231,28 +226,21 @@ class Changes:
 
     def _adopt(self, op: Adopt) -> Reply:
         job = self._unit.known(op.job_id, op.within)
-        self._unit.flush()
-        row = self._unit.db.one(
-            "select r.body, r.usage, r.cost_usd, r.produced_by, a.agent from late_results r join attempts a using (job_id, epoch) "
-            "where job_id = ?1 and epoch = ?2",
-            op.job_id,
-            op.epoch,
-        )
-        if row is None:
+        attempt = self._attempt(job.id, op.epoch, job)
+        row = self._unit.db.one(_LATE, job.id, op.epoch)
+        if row is None or attempt is None:
             raise NotFound(
                 f"Attempt {op.epoch} of job {job.id} left no late result. Its attempts say which did (late_result).",
                 job_id=job.id,
             )
         usage = Usage(orjson.loads(row[1]) if row[1] else None, row[2], row[3])
-        move = moves.adopt(job, row[4], orjson.loads(row[0]), row[0], usage, self._now, self._rules)
+        move = moves.adopt(job, attempt.agent, orjson.loads(row[0]), row[0], usage, self._now, self._rules)
         after = self._unit.write(job, move, op.actor)
-        if move.outcome is not None and job.epoch != op.epoch:
+        if move.outcome is not None:
             self._unit.end(job, move.outcome)
         self._unit.flush()
         self._unit.db.run(
-            "update attempts set outcome = 'adopted', ended_at = coalesce(ended_at, ?1), usage = ?2, cost_usd = ?3, produced_by = ?4 "
-            "where job_id = ?5 and epoch = ?6",
-            self._now,
+            "update attempts set outcome = 'adopted', usage = ?1, cost_usd = ?2, produced_by = ?3 where job_id = ?4 and epoch = ?5",
             *row[1:4],
             job.id,
             op.epoch,
@@ -438,7 +426,7 @@ def _free_for(job: Job, name: str, other: int | None) -> None:
         )
 
 
-def _spent(usage: Usage | None) -> tuple[str | None, float | None, str | None]:
+def _spent(usage: Usage | None) -> Spent:
     if usage is None:
         return None, None, None
     return orjson.dumps(usage.usage).decode() if usage.usage is not None else None, usage.cost_usd, usage.produced_by

@@ -334,7 +334,6 @@ class Claims:
             rules=self._rules,
         )
         after = self._unit.write(job, move, want.actor)
-        self._begin(after, want.agent, want.holder)
         known = self.leased.get(job.kind) or self._leased_kinds.get(job.kind, 0)
         if self._now - known >= _LEASED_AT_MS:
             self.leased[job.kind] = self._now
@@ -344,10 +343,6 @@ class Claims:
                 self._now,
             )
         return self._leased(after)
-
-    def _begin(self, job: Job, agent: str, holder: str) -> None:
-        assert job.nonce is not None
-        self._unit.begun.append((job.id, job.epoch, job.attempts, agent, holder, job.nonce, self._now))
 
     def _leased(self, job: Job) -> Leased:
         kind = self._rules.kinds.get(job.kind)
@@ -430,7 +425,6 @@ class Claims:
             move = moves.resume(job, lease_ms=op.lease_ms, nonce=nonce, now=self._now)
             self._unit.end(job, "resumed")
             after = self._unit.write(job, move, op.actor)
-            self._begin(after, op.agent, op.holder)
             found.append(self._leased(after))
         self._unit.flush()
         return found

@@ -213,8 +213,15 @@ def open_questions(db: Database, where: JobFilter, limit: int) -> list[Question]
 
 
 def attempts(db: Database, job_id: int) -> list[Attempt]:
+    # The one that goes on first: it may end between the two.
+    row = db.one(f"select {JOB_COLUMNS} from jobs j where j.id = ?1 and j.state = 'running'", job_id)
     rows = db.all(f"select {ATTEMPT_COLUMNS} from attempts where job_id = ?1 order by epoch", job_id)
-    return [Attempt._make(row) for row in rows]
+    found = [Attempt._make(row) for row in rows]
+    if row is not None:
+        last = Attempt.of(Job._make(row))
+        if not found or found[-1].epoch < last.epoch:
+            found.append(last)
+    return found
 
 
 def progress(db: Database, job_id: int, limit: int) -> list[ProgressRow]:

@@ -19,7 +19,11 @@ from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.database import Database
 
 JOB_COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
-ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+_ATTEMPT = Attempt._fields[: Attempt._fields.index("late")]
+ATTEMPT_COLUMNS = (
+    f"{', '.join(_ATTEMPT)}, "
+    "(select 1 from late_results l where l.job_id = attempts.job_id and l.epoch = attempts.epoch)"
+)
 QUESTION_COLUMNS = ", ".join(Question._fields)
 SCHEDULE_COLUMNS = ", ".join(Schedule._fields)
 
@@ -31,13 +35,16 @@ _OF_JOB = ("job_id",)
 _BODY = ("job_id", "body")
 ACTIVITY_WRITTEN = Activity._fields[: Activity._fields.index("job_kind")]
 _ACTIVITY = ACTIVITY_WRITTEN[1:]
-_BEGUN = ("job_id", "epoch", "attempt", "agent", "holder", "nonce", "started_at")
 _PROGRESS = ("job_id", "at", "percent", "message", "epoch")
-_ATTEMPT_KEY = ("job_id", "epoch")
 _TOLD = frozenset(("requeue", "answer", "resume", "edit"))
 """Verbs that are changes although the state may stay what it was."""
-_ATTEMPT_END = ("ended_at", "outcome", "error", "usage", "cost_usd", "produced_by", "verb", "body_hash", "answer")
-_COST = len(_ATTEMPT_KEY) + _ATTEMPT_END.index("cost_usd")
+_COST = _ATTEMPT.index("cost_usd")
+
+
+Spent = tuple[str | None, float | None, str | None]
+"""Usage as JSON, its cost in dollars, and by which model."""
+Said = tuple[str | None, str | None, str | None]
+"""Of a finish: its verb, the hash of its body, and what its repeat is answered."""
 
 
 class Unit:
@@ -62,10 +69,8 @@ class Unit:
         self.parents: set[int] = set()
         """Jobs whose children may all be final now."""
         self.changes: dict[int, dict[str, Any]] = {}
-        self.begun: list[tuple[Any, ...]] = []
-        """Attempts that began: (job id, epoch, attempt, agent, holder, nonce, started at)."""
         self.ended: list[tuple[Any, ...]] = []
-        """Attempts that ended: job id, epoch, then `_ATTEMPT_END`."""
+        """Attempts that ended. One that goes on is in its job's own row alone."""
         self.bodies: dict[int, str] = {}
         """Payloads that take the place of others."""
         self.results: dict[int, str] = {}
@@ -156,9 +161,17 @@ class Unit:
                 self.parents.add(after.id)
         return after
 
-    def end(self, job: Job, outcome: str, error: str | None = None) -> None:
-        """Ends the attempt a job was in, not by its holder's word."""
-        self.ended.append((job.id, job.epoch, self.now, outcome, error, None, None, None, None, None, None))
+    def end(
+        self,
+        job: Job,
+        outcome: str,
+        error: str | None = None,
+        usage: Spent = (None, None, None),
+        said: Said = (None, None, None),
+    ) -> None:
+        """Ends the attempt that a job was in until now; `said` where its holder says so."""
+        begun = (job.id, job.epoch, job.attempts, job.agent, job.holder, job.nonce, job.started_at)
+        self.ended.append((*begun, self.now, outcome, error, *usage, *said))
 
     def set(self, job: Job, changes: dict[str, Any]) -> Job:
         """Changes columns without a word in the activity."""
@@ -213,12 +226,9 @@ class Unit:
             for columns, values in shapes.items():
                 db.update("jobs", _ID, columns, values)
             self.changes = {}
-        if self.begun:
-            db.insert("attempts", _BEGUN, self.begun)
-            self.begun = []
         if self.ended:
             self._add_costs()
-            db.update("attempts", _ATTEMPT_KEY, _ATTEMPT_END, self.ended)
+            db.insert("attempts", _ATTEMPT, self.ended)
             self.ended = []
         if self.bodies:
             db.replace("payloads", _OF_JOB, _BODY, list(self.bodies.items()))
