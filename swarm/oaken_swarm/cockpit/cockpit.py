@@ -43,7 +43,7 @@ class Cockpit:
     async def answer(self, visit: Visit) -> tuple[Answer | Stream, Page | None]:
         """What a visit is answered, and by which page; None where it found none."""
         page: Page | None = None
-        view = View(visit.call, visit.path, visit.address, self._figures)
+        view = self._view(visit)
         try:
             page, params, allowed = self._paths.find(visit.method, visit.path)
             if page is None:
@@ -60,11 +60,16 @@ class Cockpit:
         except Unauthenticated as refusal:
             return self._to_login(view, visit, refusal), page
         except OakenError as refusal:
-            if not visit.browser:
-                return problem_answer(refusal), page
-            return view.render(
-                "error.html", refusal.status, title=refusal.title, error=refusal, back=_back(visit)
-            ), page
+            return _refused(view, visit, refusal), page
+
+    def refused(self, visit: Visit, refusal: OakenError) -> Answer:
+        """What a visit is answered that never came to a page, or broke one."""
+        return _refused(self._view(visit), visit, refusal)
+
+    def _view(self, visit: Visit) -> View:
+        call = visit.call
+        brought = cookie.find(visit.cookie, call.base) if visit.cookie is not None and call.base else None
+        return View(call, visit.path, visit.address, self._figures, brought)
 
     async def _recognise(self, view: View, visit: Visit) -> None:
         """Who calls: by a token, or by a session, whose forms come from a page of ours alone."""
@@ -73,11 +78,10 @@ class Cockpit:
             call.who = await call.callers.authenticate(call.token, visit.address)
             view.known = True
             return
-        secret = cookie.find(visit.cookie, call.base) if visit.cookie is not None else None
-        if secret is None:
+        if view.brought is None:
             raise Unauthenticated("This page is for those who are logged in.")
-        call.who = (await call.callers.session(secret)).who
-        view.secret = call.token = secret
+        call.who = (await call.callers.session(view.brought)).who
+        view.secret = call.token = view.brought
         view.known = True
 
     async def _fields(self, page: Page, view: View, visit: Visit) -> dict[str, Any]:
@@ -104,6 +108,13 @@ class Cockpit:
             return view.render("again.html", title="Oaken", where=here)
         back = "" if here == "/" or len(here) > LONGEST else f"?next={quote(here, safe='/')}"
         return Answer(b"", 303, ((b"location", f"/login{back}".encode()),))
+
+
+def _refused(view: View, visit: Visit, refusal: OakenError) -> Answer:
+    """A page for a browser, a problem for anybody else."""
+    if not visit.browser:
+        return problem_answer(refusal)
+    return view.refuse("error.html", refusal, title=refusal.title, error=refusal, back=_back(visit))
 
 
 def _own_origin(visit: Visit) -> None:
