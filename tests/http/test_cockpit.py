@@ -528,6 +528,70 @@ async def test_names_are_typed_with_commas_and_spaces_between(core: Core, browse
     assert (await root.post("/tokens", {"name": "other", "roles": "agent", "queues": "no queue"})).status_code == 422
 
 
+@pytest.mark.parametrize("typed", ["badger,", " badger ,", ",badger", "badger,,", " , badger , ,checked,"])
+async def test_commas_and_spaces_around_what_is_typed_into_a_filter_mean_nothing(
+    core: Core, browser: Browsers, job: str, typed: str
+) -> None:
+    root = await browser("admin")
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="other"))
+    page = await root.get("/jobs", params={"kind": typed})
+    assert re.findall(r'<tr id="job-(\d+)"', page.text) == [job]
+    many = await root.get("/jobs/bulk", params={"action": "cancel", "kind": typed})
+    assert "<b>1 job</b> would be cancelled" in many.text
+    made = await root.post("/tokens", {"name": "bounded", "roles": "agent", "queues": "slow,", "kinds": typed})
+    assert made.status_code == 200
+    strict = await root.get("/v1/jobs", params={"kind": "badger,"})
+    problem(strict, 422, "invalid_request")
+
+
+async def test_a_filter_of_commas_alone_is_none_and_a_text_keeps_its_own(
+    core: Core, browser: Browsers, job: str
+) -> None:
+    root = await browser("admin")
+    assert f'href="/activity/{job}"' in (await root.get("/jobs", params={"kind": " , ", "q": ""})).text
+    assert 'value="badger-title,"' in (await root.get("/jobs", params={"q": "badger-title,"})).text
+    assert (await root.get("/events", params={"kinds": "job_state_changed,"})).status_code == 200
+    assert (await root.get("/feed", params={"grade": "bad, ,warn,"})).status_code == 200
+
+
+@pytest.mark.parametrize("by", ["make", "rotate"])
+async def test_a_page_that_shows_a_secret_is_reloaded_into_one_that_says_it_was_shown_once(
+    core: Core, browser: Browsers, by: str
+) -> None:
+    root = await browser("admin")
+    await core.tokens.create(ROOT, "old", ["user"])
+    form = re.search(r'name="once" value="([\w-]+)"', (await root.get("/tokens")).text)
+    assert form is not None
+    path, fields = ("/tokens", {"name": "new", "roles": "user"}) if by == "make" else ("/tokens/old/rotate", {})
+    sent = {**fields, "once": form[1]}
+    first = await root.post(path, sent)
+    secret = re.search(r"oak_[\w-]{43}", first.text)
+    assert secret is not None
+    rows = await core.tokens.list()
+    again = await root.post(path, sent)
+    assert (again.status_code, again.headers["location"]) == (303, "/tokens?said=shown")
+    told = await root.get("/tokens?said=shown")
+    assert "shown once, and is not shown again" in told.text
+    assert secret[0] not in told.text
+    assert await core.tokens.list() == rows, "nothing was made, and no secret changed"
+    other = re.search(r'name="once" value="([\w-]+)"', first.text)
+    assert other is not None
+    assert other[1] != form[1]
+    assert "oak_" in (await root.post("/tokens/old/rotate", {"once": other[1]})).text
+    assert "oak_" in (await root.post("/tokens", {"name": "third", "roles": "user", "once": other[1]})).text
+
+
+async def test_a_token_whose_form_was_refused_is_made_by_the_same_form_once_it_is_mended(
+    core: Core, browser: Browsers
+) -> None:
+    root = await browser("admin")
+    sent = {"once": "x" * 16, "roles": "user"}
+    assert (await root.post("/tokens", {**sent, "name": "no name"})).status_code == 422
+    assert (await root.post("/tokens", {**sent, "name": "admin"})).status_code == 409
+    assert (await root.post("/tokens", {**sent, "name": "admin"})).status_code == 409
+    assert "oak_" in (await root.post("/tokens", {**sent, "name": "new"})).text
+
+
 async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(core: Core, browser: Browsers) -> None:
     ann = await browser("user")
     jobs = [(await core.jobs.enqueue(BOSS, NewJobRequest(kind="many"))).job.id for _ in range(3)]

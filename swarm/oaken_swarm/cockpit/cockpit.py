@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
+from typing import Any, get_origin
 from urllib.parse import quote
 
 from oaken_jobs import auth
@@ -23,7 +23,7 @@ from oaken_swarm.cockpit.pages.jobs import MOMENTS
 from oaken_swarm.cockpit.pages.login import LONGEST
 from oaken_swarm.paths import Paths
 from oaken_swarm.problems import problem_answer
-from oaken_swarm.query import read_query
+from oaken_swarm.query import read_query, words
 from oaken_swarm.visit import CODE_PATH, Visit
 
 _MINUTE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?", re.ASCII)
@@ -85,16 +85,16 @@ class Cockpit:
         view.known = True
 
     async def _fields(self, page: Page, view: View, visit: Visit) -> dict[str, Any]:
-        """What came with the call; a field that was left empty was not filled in."""
+        """What came with the call."""
         if page.method == "GET":
-            return _filled(read_query(visit.query))
+            return _filled(page, read_query(visit.query))
         if view.secret is not None:
             _own_origin(visit)
         fields = read_query(await read_form(visit.call.receive, visit.size, visit.content_type))
         sent = fields.pop("form_token", "")
         if view.secret is not None and not (isinstance(sent, str) and is_form_token(view.secret, sent)):
             raise Forbidden("This form is not of your present session. Go back, load the page again, and send it anew.")
-        return _filled(fields)
+        return _filled(page, fields)
 
     def _to_login(self, view: View, visit: Visit, refusal: Unauthenticated) -> Answer:
         """A browser is sent to where one logs in, and from there back. One that follows a link from elsewhere has left its cookie out, and
@@ -128,13 +128,17 @@ def _own_origin(visit: Visit) -> None:
         )
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _filled(page: Page, fields: dict[str, Any]) -> dict[str, Any]:
+    """As people fill fields in: one that was left empty is none, and of several words none is empty."""
     filled: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, list):
-            kept: Any = [one for one in value if one != ""]  # pyright: ignore[reportUnknownVariableType]
+        field = page.takes.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is tuple:
+            kept: Any = [word for word in words(value) if word]
+        elif name in MOMENTS and isinstance(value, str) and _MINUTE.fullmatch(value):
+            kept = f"{value}Z"
         else:
-            kept = f"{value}Z" if name in MOMENTS and _MINUTE.fullmatch(value) else value
+            kept = value
         if kept not in ("", []):
             filled[name] = kept
     return filled
