@@ -44,7 +44,7 @@ def _ids(value: Any) -> tuple[Any, ...]:
 
 T = TypeVar("T")
 Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(words)]
-"""Given several times, with commas between, or both; spaces beside a comma are none of a word."""
+"""As `words` has them."""
 Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], Field(max_length=MAX_PAGE), BeforeValidator(_ids)]
 QueryId = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_ID)]
 Flag = Annotated[bool, BeforeValidator(_flag)]

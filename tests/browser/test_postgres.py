@@ -39,7 +39,7 @@ async def test_a_person_logs_in_watches_a_job_cancels_one_and_filters(cockpit: C
     await expect(status).to_have_text("cancelled")
     assert (await jobs.get(USER, other)).state == "cancelled"
     await page.goto("/jobs")
-    rows = page.locator("tbody tr")
+    rows = page.locator("[data-rows] tr")
     await expect(rows).to_have_count(2)
     await page.get_by_label("State").select_option("cancelled")
     await page.get_by_label("Kind").fill("slow,")

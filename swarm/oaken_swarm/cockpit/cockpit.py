@@ -68,6 +68,7 @@ class Cockpit:
 
     def _view(self, visit: Visit) -> View:
         call = visit.call
+        # Until it is known that its host is ours, it has no base, and no cookie of ours.
         brought = cookie.find(visit.cookie, call.base) if visit.cookie is not None and call.base else None
         return View(call, visit.path, visit.address, self._figures, brought)
 
