@@ -11,8 +11,8 @@ from oaken_jobs.waits import Wait
 
 
 class Cause(NamedTuple):
-    """Why some jobs wait. `text` is what the first of them is told; `queue` or `kind` is what the cause is about, None where it is
-    about each job for itself."""
+    """Why some jobs wait. `text` is what a single one is told, or what several have in common; `queue` or `kind` is what the cause is
+    about, None where it is about each job for itself."""
 
     code: str
     text: str
@@ -62,7 +62,8 @@ def backlog(lanes: Iterable[tuple[Waiting, Job, Sequence[Wait]]]) -> Backlog:
             queue = job.queue if wait.code in _OF_QUEUE else None
             kind = job.kind if wait.code in _OF_KIND else None
             key = (wait.code, queue, kind)
-            new = Cause(wait.code, _TOGETHER.get(wait.code, wait.text), queue, kind, lane.jobs, lane.since, job)
+            text = wait.text if lane.jobs == 1 else _TOGETHER.get(wait.code, wait.text)
+            new = Cause(wait.code, text, queue, kind, lane.jobs, lane.since, job)
             causes[key] = _together(causes[key], new) if key in causes else new
         if lane.due:
             first = oldest.get(lane.queue)
@@ -77,4 +78,4 @@ def backlog(lanes: Iterable[tuple[Waiting, Job, Sequence[Wait]]]) -> Backlog:
 
 def _together(one: Cause, other: Cause) -> Cause:
     first = one if one.since <= other.since else other
-    return first._replace(jobs=one.jobs + other.jobs)
+    return first._replace(text=_TOGETHER.get(one.code, first.text), jobs=one.jobs + other.jobs)

@@ -23,6 +23,8 @@ PREFIX = "oas_"
 IDLE_MS = 24 * 3_600_000
 """A session that nobody uses ends after a day."""
 LONGEST_MS = 30 * 24 * 3_600_000
+MOST = 20
+"""Sessions that a token has at one time."""
 SEEN_MS = 60_000
 """How exactly it is known when a session was last used."""
 CODE_MS = 60_000
@@ -48,11 +50,12 @@ class Sessions:
         self._clock = clock
         self._via = via
 
-    async def open(self, token: str) -> str:
-        """The secret of a new session of whoever has this token. Raises `Unauthenticated`."""
-        return await self._open(await self._tokens.row(token))
+    async def open(self, token: str, *, instead_of: str | None = None) -> str:
+        """The secret of a new session of whoever has this token. With it the session of the secret `instead_of` ends; so does, where the
+        token has `MOST`, the one unused longest. Raises `Unauthenticated`."""
+        return await self._open(await self._tokens.row(token), instead_of)
 
-    async def open_by_code(self, code: str) -> str:
+    async def open_by_code(self, code: str, *, instead_of: str | None = None) -> str:
         """The same for whoever has this login code, once. Raises `Unauthenticated`."""
         found: tuple[str, str] | None = await self._commit.call(UseCode(hash_token(code)))
         if found is None:
@@ -62,7 +65,7 @@ class Sessions:
         name, digest = found
         await self._tokens.holder(name, digest, self._via)
         row = await self._tokens.named(name)
-        return await self._open(row)
+        return await self._open(row, instead_of)
 
     async def new_code(self, name: str) -> str:
         """A login code for the token of this name, for whoever has the data folder. Raises `NotFound`, `Unauthenticated`."""
@@ -109,12 +112,20 @@ class Sessions:
         good = {row.hash for row in await self._tokens.list() if row.revoked_at is None}
         return sorted((row for row in rows if row.token_hash in good), key=lambda row: row.seen_at, reverse=True)
 
-    async def _open(self, token: TokenRow) -> str:
+    async def _open(self, token: TokenRow, instead_of: str | None) -> str:
         secret = PREFIX + secrets.token_urlsafe(32)
         now = self._clock.now()
         end = min(now + LONGEST_MS, token.expires_at or now + LONGEST_MS)
         await self._commit.call(
-            AddSession(hash_token(secret), token.name, token.hash, end, Actor(token.kind, token.name, self._via))
+            AddSession(
+                hash_token(secret),
+                token.name,
+                token.hash,
+                end,
+                Actor(token.kind, token.name, self._via),
+                MOST,
+                None if instead_of is None else hash_token(instead_of),
+            )
         )
         return secret
 

@@ -131,18 +131,17 @@ class App:
             path = scope.get("raw_path", b"").decode("ascii")
             headers = _Headers(scope)
             door = path.split("/", 2)[1]
-            by_code = self._cockpit is not None and path == CODE_PATH
-            # The file that brings a code is no page of ours, and the code says enough.
-            self._guard.check(headers.hosts, None if by_code and headers.origin == b"null" else headers.origin)
             address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
-            if door in self._mounts:
-                answer = await self._hand_on(door, scope, headers, receive, send, address)
-                if answer is None:
-                    return
-            elif self._cockpit is not None and door in self._cockpit.doors:
+            if self._cockpit is not None and door in self._cockpit.doors:
                 answer = await self._show(self._cockpit, scope, path, headers, receive, address)
             else:
-                answer = await self._answer(scope, path, headers, receive, address)
+                self._guard.check(headers.hosts, headers.origin)
+                if door in self._mounts:
+                    answer = await self._hand_on(door, scope, headers, receive, send, address)
+                    if answer is None:
+                        return
+                else:
+                    answer = await self._answer(scope, path, headers, receive, address)
             if isinstance(answer, Stream):
                 await self._pour(answer, receive, send)
                 return
@@ -262,11 +261,8 @@ class App:
     async def _show(
         self, cockpit: Cockpit, scope: Scope, path: str, headers: _Headers, receive: Receive, address: str
     ) -> Answer | Stream:
-        """A page of the cockpit."""
-        if self._stopping:
-            raise stopping()
+        """A page of the cockpit. A call that is refused before, or fails, is answered with one, too."""
         call = self._call(receive, _NOBODY, headers.token, {})
-        call.base = self._base(scope, headers)
         visit = Visit(
             call,
             scope["method"],
@@ -280,9 +276,23 @@ class App:
             self._sizes["small"],
             headers.content_type,
         )
-        answer, route = await cockpit.answer(visit)
-        if route is not None:
-            scope[_ROUTE] = route.path
+        try:
+            # The file that brings a code is no page of ours, and the code says enough.
+            from_file = path == CODE_PATH and headers.origin == b"null"
+            self._guard.check(headers.hosts, None if from_file else headers.origin)
+            if self._stopping:
+                raise stopping()
+            call.base = self._base(scope, headers)
+            answer, page = await cockpit.answer(visit)
+        except OakenError as refusal:
+            return cockpit.refused(visit, refusal)
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("a call failed")
+            return cockpit.refused(visit, OakenError(_INTERNAL))
+        if page is not None:
+            scope[_ROUTE] = page.path
         return answer
 
     async def _body(self, route: Route, query: dict[str, Any], headers: _Headers, receive: Receive) -> Any:

@@ -52,13 +52,13 @@ class Callers:
         and nobody finds one by trying."""
         return await self._sessions.find(secret)
 
-    async def log_in(self, token: str, address: str) -> str:
-        """The secret of a new session for who carries this token. Raises as `authenticate`."""
-        return await self._counted(self._sessions.open(token), address)
+    async def log_in(self, token: str, address: str, instead_of: str | None) -> str:
+        """The secret of a new session for who carries this token; that of the secret `instead_of` ends. Raises as `authenticate`."""
+        return await self._counted(self._sessions.open(token, instead_of=instead_of), address)
 
-    async def log_in_by_code(self, code: str, address: str) -> str:
+    async def log_in_by_code(self, code: str, address: str, instead_of: str | None) -> str:
         """The same for a login code."""
-        return await self._counted(self._sessions.open_by_code(code), address)
+        return await self._counted(self._sessions.open_by_code(code, instead_of=instead_of), address)
 
     async def check(self, secret: str) -> None:
         """Raises `Unauthenticated` where a token or session that was taken is good no more."""

@@ -25,7 +25,12 @@ def problem(error: OakenError) -> dict[str, Any]:
 
 
 def problem_answer(error: OakenError, challenge: bytes = b"Bearer") -> Answer:
-    """A refusal as a response, with the headers its status asks for; `challenge` says who is not known how to come in."""
+    """A refusal as a response, with the headers of `headers_of`."""
+    return Answer(orjson.dumps(problem(error)), error.status, headers_of(error, challenge), b"application/problem+json")
+
+
+def headers_of(error: OakenError, challenge: bytes = b"Bearer") -> tuple[tuple[bytes, bytes], ...]:
+    """What the status of a refusal asks for; `challenge` says who is not known how to come in."""
     headers: list[tuple[bytes, bytes]] = []
     if error.status == 401:
         headers.append((b"www-authenticate", challenge))
@@ -37,4 +42,4 @@ def problem_answer(error: OakenError, challenge: bytes = b"Bearer") -> Answer:
         headers.append((b"retry-after", b"%d" % error.details["retry_after"]))
     elif error.status == 503:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
-    return Answer(orjson.dumps(problem(error)), error.status, tuple(headers), b"application/problem+json")
+    return tuple(headers)

@@ -32,18 +32,19 @@ def _flag(value: Any) -> Any:
     return _FLAGS.get(value, value) if isinstance(value, str) else value
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def words(value: Any) -> tuple[str, ...]:
+    """What was given several times, with commas between, or both; spaces beside a comma are none of a word."""
     texts = cast("list[str]", value) if isinstance(value, list) else [str(value)]
     return tuple(word.strip() for text in texts for word in text.split(","))
 
 
 def _ids(value: Any) -> tuple[Any, ...]:
-    return tuple(_whole(word) for word in _words(value))
+    return tuple(_whole(word) for word in words(value))
 
 
 T = TypeVar("T")
-Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(_words)]
-"""Given several times, with commas between, or both; spaces beside a comma are none of a word."""
+Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(words)]
+"""As `words` has them."""
 Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], Field(max_length=MAX_PAGE), BeforeValidator(_ids)]
 QueryId = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_ID)]
 Flag = Annotated[bool, BeforeValidator(_flag)]

@@ -12,8 +12,8 @@ import pytest
 from playwright.async_api import async_playwright
 
 from oaken_jobs.archive import JournalArchive
-from oaken_jobs.clock import SystemClock
-from oaken_jobs.core import Core
+from oaken_jobs.config import DatabaseSettings
+from oaken_jobs.core import Core, clock_for
 from oaken_jobs.files import TRACE
 from oaken_jobs.journal import Journal
 from oaken_jobs.model import Actor, Leased, Principal
@@ -96,11 +96,17 @@ class Cockpit:
 
 
 @pytest.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    clock = SystemClock()
+def database() -> DatabaseSettings:
+    """In the test's folder; `test_postgres.py` has another."""
+    return DatabaseSettings()
+
+
+@pytest.fixture
+async def core(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Core]:
+    clock = clock_for(database)
     trace = Recorder(JournalArchive(Journal(tmp_path / TRACE, 1 << 24, 1)), clock, recording=True, keep_days=30)
     rules = replace(RULES, kinds=dict(RULES.kinds))
-    found = Core.on_folder(tmp_path / "data", rules, "serve", clock, trace=trace)
+    found = Core.on_folder(tmp_path / "data", rules, "serve", clock, database=database, trace=trace)
     await found.open()
     yield found
     await found.close()

@@ -153,6 +153,22 @@ async def _follows(cockpit: Cockpit) -> bool:
     return any(row.action == "trace.stream" for row in await cockpit.core.store.audit(None, 5))
 
 
+async def test_a_secret_is_shown_once_and_a_reload_says_so(cockpit: Cockpit) -> None:
+    page = await cockpit.page("/tokens", "admin")
+    await page.get_by_label("Name").fill("fresh")
+    await page.get_by_label("agent").check()
+    await page.get_by_role("button", name="Make it").click()
+    secret = await page.locator(".made code").inner_text()
+    await page.reload()
+    await expect(page.locator(".notice")).to_contain_text("is not shown again")
+    await page.get_by_role("row", name="fresh").get_by_role("button", name="New secret").click()
+    other = await page.locator(".made code").inner_text()
+    await page.reload()
+    await expect(page.locator(".notice")).to_contain_text("is not shown again")
+    assert secret != other
+    assert (await cockpit.core.tokens.authenticate(other, "http")).name == "fresh"
+
+
 async def test_a_token_is_revoked_for_good_in_two_steps(cockpit: Cockpit) -> None:
     await cockpit.service.token("gone", "agent")
     page = await cockpit.page("/tokens", "admin")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
+from oaken_swarm.routes.events import HEARTBEAT_SECONDS
 from tests.browser.conftest import USER, Cockpit, agent
 from tests.service import eventually
 
@@ -80,6 +81,24 @@ async def test_the_server_is_restarted_under_an_open_page_which_is_right_again_w
     assert await page.evaluate("window.same")
 
 
+async def test_a_server_that_hangs_is_told_of_when_its_heartbeat_does_not_come(cockpit: Cockpit) -> None:
+    context = await cockpit.context("user")
+    await context.clock.install()
+    # In a worker the clock would be the machine's; the page's new one knows nothing of when the page came.
+    await context.add_init_script("delete SharedWorker; performance.getEntriesByType = () => [{ responseStart: 0 }]")
+    page = await context.new_page()
+    await page.goto("/queues")
+    await eventually(lambda: _streams(cockpit, 1))
+    await page.clock.pause_at(await page.evaluate("Date.now()") / 1000 + 1)
+    # Nothing comes from now on: of the machine's time no heartbeat's passes, and who asks anew is not answered.
+    await page.route(re.compile(r"/v1/events(\?|$)"), lambda route: None)
+    await page.clock.run_for((HEARTBEAT_SECONDS + 2) * 1_000)
+    await expect(page.locator("#link")).to_be_empty()
+    assert await _streams(cockpit, 1)
+    await page.clock.run_for(3_000)
+    await expect(page.locator("#link")).to_contain_text("does not answer")
+
+
 async def test_events_come_in_order_once_each_and_can_be_paused(cockpit: Cockpit) -> None:
     page = await cockpit.page("/events?kinds=job_state_changed")
     jobs = [await cockpit.enqueue() for _ in range(5)]
@@ -134,6 +153,27 @@ async def test_a_look_that_is_never_answered_holds_up_no_later_one(cockpit: Cock
     await asyncio.wait_for(held.wait(), 10)
     await cockpit.core.jobs.set_paused(USER, "slow", True)
     await expect(page.get_by_role("button", name="Resume")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+async def test_what_is_still_being_counted_when_a_page_comes_is_there_as_soon_as_it_is_counted(
+    cockpit: Cockpit, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    for _ in range(jobs):
+        await cockpit.enqueue()
+    counted, count = asyncio.Event(), cockpit.core.jobs.queues
+
+    async def late(*asked: Any, **options: Any) -> Any:
+        await counted.wait()
+        return await count(*asked, **options)
+
+    monkeypatch.setattr(cockpit.core.jobs, "queues", late)
+    page = await cockpit.page("/")
+    await expect(page.locator("#verdict")).to_contain_text("Counting")
+    counted.set()
+    await expect(page.locator("#counts .queued .figure")).to_have_text(str(jobs))
+    await expect(page.locator("#verdict")).to_have_count(jobs)
+    await expect(page.get_by_role("heading", name="Nothing here yet")).to_have_count(1 - jobs)
 
 
 async def test_grades_that_change_with_time_are_redrawn_without_an_event(cockpit: Cockpit) -> None:

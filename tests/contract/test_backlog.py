@@ -69,6 +69,18 @@ async def test_jobs_that_wait_for_the_same_are_one_cause_and_those_for_somebody_
     assert found.causes[1].since == found.causes[1].job.run_at
 
 
+async def test_a_cause_of_a_single_job_is_what_that_is_told_and_of_several_what_all_of_them_wait_for(
+    world: World,
+) -> None:
+    first = await world.add("one", delay_seconds=90.0)
+    [cause] = (await world.jobs.stuck(ME)).causes
+    assert cause.text == (await world.jobs.waits([first]))[first.id][0].text
+    for kind in ("one", "two"):
+        await world.add(kind, delay_seconds=90.0)
+        [cause] = (await world.jobs.stuck(ME)).causes
+        assert cause.text == "were enqueued for later"
+
+
 async def test_of_each_queue_the_job_that_could_run_and_has_waited_longest_is_known(world: World) -> None:
     first = await world.add("a", priority=10)
     world.clock.advance(5)

@@ -12,6 +12,7 @@ import pytest
 from oaken_jobs.core import Core
 from oaken_jobs.model import Leased
 from oaken_jobs.requests import NewJobRequest
+from oaken_jobs.sessions import MOST
 from tests.contract import invariants
 from tests.contract.world import AGENT, ME, World
 
@@ -94,3 +95,14 @@ async def test_a_parent_is_free_when_its_last_children_end_at_once(world: World,
         assert again.job.id == parent.job.id
         await world.jobs.complete(AGENT, again.lease_id)
     invariants.check(world.raw)
+
+
+async def test_a_token_has_no_more_sessions_than_it_may_where_several_are_opened_at_once(
+    world: World, cores: list[Core]
+) -> None:
+    _, token = await world.core.tokens.create(ME.actor, "ann", ["user"])
+    for _ in range(MOST - 1):
+        await world.core.sessions.open(token)
+    for _ in range(ROUNDS):
+        await asyncio.gather(*(core.sessions.open(token) for core in cores))
+        assert len(await world.core.store.sessions()) == MOST

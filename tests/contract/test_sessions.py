@@ -8,7 +8,7 @@ import pytest
 
 from oaken_jobs.errors import Forbidden, NotFound, Unauthenticated
 from oaken_jobs.model import Actor, Principal
-from oaken_jobs.sessions import CODE_MS, IDLE_MS, LONGEST_MS, form_token, is_form_token
+from oaken_jobs.sessions import CODE_MS, IDLE_MS, LONGEST_MS, MOST, form_token, is_form_token
 from tests.contract.world import ME, World
 
 ADMIN = Principal(Actor("user", "root", "cli"), frozenset({"admin"}))
@@ -40,6 +40,42 @@ async def test_two_sessions_of_a_token_are_two(world: World) -> None:
     with pytest.raises(Unauthenticated):
         await world.core.sessions.find(one)
     assert (await world.core.sessions.find(other)).who.name == "ann"
+
+
+async def test_a_session_that_another_takes_the_place_of_ends_with_its_beginning(world: World) -> None:
+    sessions = world.core.sessions
+    old = await sessions.open(await token(world))
+    bob = await token(world, "bob")
+    with pytest.raises(Unauthenticated):
+        await sessions.open("oak_wrong", instead_of=old)
+    assert (await sessions.find(old)).who.name == "ann"
+    new = await sessions.open(bob, instead_of=old)
+    with pytest.raises(Unauthenticated):
+        await sessions.find(old)
+    assert (await sessions.find(new)).who.name == "bob"
+    assert (await sessions.find(await sessions.open(bob, instead_of="oas_gone"))).who.name == "bob"
+    rows = [(row.actor_id, row.action, row.agent) for row in await world.core.store.audit(None, 4)]
+    assert rows[1:3] == [("bob", "session.create", "bob"), ("bob", "session.end", "ann")]
+
+
+async def test_a_token_has_so_many_sessions_and_with_one_more_the_one_unused_longest_ends(world: World) -> None:
+    sessions = world.core.sessions
+    given, bobs = await token(world), await sessions.open(await token(world, "bob"))
+    secrets = []
+    for _ in range(MOST):
+        secrets.append(await sessions.open(given))
+        world.clock.advance(60)
+    await sessions.find(secrets[0])
+    secrets.append(await sessions.open(given))
+    with pytest.raises(Unauthenticated):
+        await sessions.find(secrets.pop(1))
+    for secret in secrets:
+        assert (await sessions.find(secret)).who.name == "ann"
+    assert (await sessions.find(bobs)).who.name == "bob"
+    secrets.append(await sessions.open(given, instead_of=secrets[-1]))
+    assert len(await sessions.list(ADMIN)) == MOST + 1, "one that takes the place of another ends no third"
+    world.clock.jump(-3600)
+    assert (await sessions.find(await sessions.open(given))).who.name == "ann", "whatever the clock did meanwhile"
 
 
 @pytest.mark.parametrize("end", ["revoke", "rotate", "expire", "admin", "idle", "long"])

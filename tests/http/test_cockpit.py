@@ -333,11 +333,38 @@ async def test_a_code_logs_in_once_and_from_a_file(server: Service, core: Core) 
     assert "for once, within a minute" in again.text
 
 
+@pytest.mark.parametrize("by", ["token", "code"])
+async def test_who_logs_in_anew_leaves_no_session_behind(
+    server: Service, core: Core, browser: Browsers, by: str
+) -> None:
+    here, bob = await browser("viewer"), await server.token("bob", "user")
+
+    async def log_in(good: bool) -> httpx2.Response:
+        if by == "token":
+            return await here.post("/login", {"token": bob if good else "oak_wrong"})
+        return await here.post("/login/code", {"code": await core.sessions.new_code("bob") if good else "wrong"})
+
+    assert (await log_in(False)).status_code == 401
+    assert (await here.get("/v1/me")).json()["name"] == "viewer"
+    answer = await log_in(True)
+    new = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
+    here.http.cookies.clear()
+    assert (await here.get("/v1/me", headers={"Cookie": f"oaken_{server.port}={here.secret}"})).status_code == 401
+    told = await here.get("/v1/me", headers={"Cookie": f"oaken_{server.port}={new}"})
+    assert told.json()["name"] == "bob"
+    assert [row.token for row in await core.store.sessions()] == ["bob"]
+
+
 async def test_wrong_tokens_are_slowed_down_at_the_login_too(server: Service, browser: Browsers) -> None:
     nobody = await browser()
     answers = [await nobody.post("/login", {"token": f"oak_{number}"}) for number in range(205)]
     assert [answer.status_code for answer in answers[:3]] == [401] * 3
-    assert answers[-1].status_code == 429
+    code = await nobody.post("/login/code", {"code": "wrong"})
+    for answer in (answers[-1], code):
+        assert answer.status_code == 429
+        wait = int(answer.headers["retry-after"])
+        assert 1 <= wait <= 3
+        assert f"Try again in {wait} s" in answer.text
     assert (await nobody.post("/login", {"token": await server.token("ann", "user")})).status_code == 303
 
 
@@ -348,6 +375,54 @@ async def test_a_refusal_is_a_page_with_its_message_as_text(server: Service, bro
     assert "<h1>Conflict</h1>" in answer.text
     answer = await here.get("/jobs?queue=%3Cscript%3E")
     assert (answer.status_code, "<script>" in answer.text.replace("<script type", "")) == (422, False)
+
+
+@pytest.mark.parametrize("accept", ["text/html,application/xhtml+xml", "*/*"])
+async def test_a_form_that_is_refused_is_answered_with_a_page_to_who_wants_one(
+    server: Service, browser: Browsers, job: str, accept: str
+) -> None:
+    here, nobody = await browser("user"), await browser()
+    path, mark = f"/activity/{job}/cancel", {"form_token": form_token(here.secret)}
+    ours, foreign = {"Origin": server.url, "Accept": accept}, {"Origin": "http://evil.example", "Accept": accept}
+    post = here.http.post
+    refusals = [
+        ("forbidden", "Not allowed", 403, await post(path, data=mark, headers=foreign)),
+        ("forbidden", "Not allowed", 403, await nobody.http.post("/login", data={"token": "x"}, headers=foreign)),
+        ("forbidden", "Not allowed", 403, await post(path, headers=ours, data={"form_token": "x"})),
+        ("forbidden", "Not allowed", 403, await post(path, headers=ours, data={"x": "y"})),
+        ("too_large", "Too large", 413, await post(path, headers=ours, data={**mark, "x": "y" * (2 << 20)})),
+        ("unsupported_media_type", "Unsupported media type", 415, await post(path, headers=ours, json=mark)),
+        ("method_not_allowed", "Method not allowed", 405, await post("/feed", headers=ours, data=mark)),
+        ("misdirected", "Misdirected request", 421, await post(path, headers={**ours, "Host": "evil"}, data=mark)),
+        ("misdirected", "Misdirected request", 421, await post(path, headers={**ours, "Host": "é".encode()})),
+    ]
+    server.app.stop()
+    refusals.append(("unavailable", "Unavailable", 503, await post(path, data=mark, headers=ours)))
+    for code, title, status, answer in refusals:
+        if accept == "*/*":
+            problem(answer, status, code)
+        else:
+            assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+            assert f"<h1>{title}</h1>" in answer.text
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+        told = {name for name in ("allow", "retry-after") if name in answer.headers}
+        assert told == {405: {"allow"}, 503: {"retry-after"}}.get(status, set()), status
+    assert (await server.core.jobs.get(BOSS, int(job))).state == "queued"
+
+
+async def test_a_page_that_fails_is_a_page_that_tells_nothing_of_it(
+    core: Core, browser: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await browser("user")
+
+    async def broken(*asked: Any) -> Any:
+        raise RuntimeError("a private thing")
+
+    monkeypatch.setattr(core.jobs, "agents", broken)
+    answer = await here.get("/agents")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "<h1>Internal error</h1>" in answer.text
+    assert "private" not in answer.text
 
 
 async def test_the_page_says_the_same_of_a_job_as_the_interface(
@@ -451,6 +526,70 @@ async def test_names_are_typed_with_commas_and_spaces_between(core: Core, browse
     [token] = [row for row in await core.tokens.list() if row.name == "bounded"]
     assert (token.queues, token.kinds) == ('["slow","default"]', '["badger"]')
     assert (await root.post("/tokens", {"name": "other", "roles": "agent", "queues": "no queue"})).status_code == 422
+
+
+@pytest.mark.parametrize("typed", ["badger,", " badger ,", ",badger", "badger,,", " , badger , ,checked,"])
+async def test_commas_and_spaces_around_what_is_typed_into_a_filter_mean_nothing(
+    core: Core, browser: Browsers, job: str, typed: str
+) -> None:
+    root = await browser("admin")
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="other"))
+    page = await root.get("/jobs", params={"kind": typed})
+    assert re.findall(r'<tr id="job-(\d+)"', page.text) == [job]
+    many = await root.get("/jobs/bulk", params={"action": "cancel", "kind": typed})
+    assert "<b>1 job</b> would be cancelled" in many.text
+    made = await root.post("/tokens", {"name": "bounded", "roles": "agent", "queues": "slow,", "kinds": typed})
+    assert made.status_code == 200
+    strict = await root.get("/v1/jobs", params={"kind": "badger,"})
+    problem(strict, 422, "invalid_request")
+
+
+async def test_a_filter_of_commas_alone_is_none_and_a_text_keeps_its_own(
+    core: Core, browser: Browsers, job: str
+) -> None:
+    root = await browser("admin")
+    assert f'href="/activity/{job}"' in (await root.get("/jobs", params={"kind": " , ", "q": ""})).text
+    assert 'value="badger-title,"' in (await root.get("/jobs", params={"q": "badger-title,"})).text
+    assert (await root.get("/events", params={"kinds": "job_state_changed,"})).status_code == 200
+    assert (await root.get("/feed", params={"grade": "bad, ,warn,"})).status_code == 200
+
+
+@pytest.mark.parametrize("by", ["make", "rotate"])
+async def test_a_page_that_shows_a_secret_is_reloaded_into_one_that_says_it_was_shown_once(
+    core: Core, browser: Browsers, by: str
+) -> None:
+    root = await browser("admin")
+    await core.tokens.create(ROOT, "old", ["user"])
+    form = re.search(r'name="once" value="([\w-]+)"', (await root.get("/tokens")).text)
+    assert form is not None
+    path, fields = ("/tokens", {"name": "new", "roles": "user"}) if by == "make" else ("/tokens/old/rotate", {})
+    sent = {**fields, "once": form[1]}
+    first = await root.post(path, sent)
+    secret = re.search(r"oak_[\w-]{43}", first.text)
+    assert secret is not None
+    rows = await core.tokens.list()
+    again = await root.post(path, sent)
+    assert (again.status_code, again.headers["location"]) == (303, "/tokens?said=shown")
+    told = await root.get("/tokens?said=shown")
+    assert "shown once, and is not shown again" in told.text
+    assert secret[0] not in told.text
+    assert await core.tokens.list() == rows, "nothing was made, and no secret changed"
+    other = re.search(r'name="once" value="([\w-]+)"', first.text)
+    assert other is not None
+    assert other[1] != form[1]
+    assert "oak_" in (await root.post("/tokens/old/rotate", {"once": other[1]})).text
+    assert "oak_" in (await root.post("/tokens", {"name": "third", "roles": "user", "once": other[1]})).text
+
+
+async def test_a_token_whose_form_was_refused_is_made_by_the_same_form_once_it_is_mended(
+    core: Core, browser: Browsers
+) -> None:
+    root = await browser("admin")
+    sent = {"once": "x" * 16, "roles": "user"}
+    assert (await root.post("/tokens", {**sent, "name": "no name"})).status_code == 422
+    assert (await root.post("/tokens", {**sent, "name": "admin"})).status_code == 409
+    assert (await root.post("/tokens", {**sent, "name": "admin"})).status_code == 409
+    assert "oak_" in (await root.post("/tokens", {**sent, "name": "new"})).text
 
 
 async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(core: Core, browser: Browsers) -> None:

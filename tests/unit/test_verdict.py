@@ -26,6 +26,7 @@ OK, BAD, OLD = (
     Finishes(MINUTE - 1, "failed", 9, 0),
     Finishes(MINUTE - 5, "failed", 99, 0),
 )
+ONE = Finishes(MINUTE, "succeeded", 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,30 @@ def test_causes_that_somebody_must_see_to_are_named(finishes: list[Finishes]) ->
     assert found.rest.endswith("Queue embed is paused (8); no agent takes kind x (4).")
 
 
+@pytest.mark.parametrize(
+    ("counts", "causes", "finishes", "rest"),
+    [
+        ({"queued": 1}, [], [], "0 run, 1 waits; none ended in the last 5 minutes."),
+        ({"queued": 2, "running": 1}, [], [ONE], "1 runs, 2 wait; 1 job ended in the last 5 minutes."),
+        ({"queued": 1}, [PAUSED._replace(jobs=1)], [], "1 job waits, and none ended in the last 5 minutes. "),
+        ({"queued": 1}, [RETRY], [], "1 job waits: "),
+        ({"running": 1, "queued": 2}, [PAUSED._replace(jobs=1)], [], "1 runs; 1 job waits until somebody sees to it. "),
+        ({"queued": 8}, [PAUSED], [ONE], "0 run; 8 jobs wait until somebody sees to them. "),
+    ],
+)
+def test_verbs_go_with_their_numbers(
+    counts: dict[str, int], causes: list[Cause], finishes: list[Finishes], rest: str
+) -> None:
+    assert verdict(counts, causes, finishes, NOW).rest.startswith(rest)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 jobs wait"), (1, "1 job waits"), (2, "2 jobs wait"), (1200, "1,200 jobs wait")]
+)
+def test_a_count_is_said_with_the_words_that_go_with_it(count: int, said: str) -> None:
+    assert template.counted(count, "job waits", "jobs wait") == said
+
+
 def test_a_chart_stands_on_its_ground_and_ends_at_its_top() -> None:
     drawn = chart.drawn([Finishes(MINUTE, "succeeded", 3, 0), Finishes(MINUTE, "failed", 1, 0), OLD], NOW)
     last = [bar for bar in drawn.bars if bar.x == 590]
@@ -66,6 +91,10 @@ def test_a_chart_stands_on_its_ground_and_ends_at_its_top() -> None:
     ]
     assert drawn.top == 99
     assert drawn.says == "In the last hour 103 jobs ended: 3 succeeded, 100 failed. The busiest minute had 99."
+
+
+def test_a_chart_of_a_single_end_says_so() -> None:
+    assert chart.drawn([ONE], NOW).says == "In the last hour 1 job ended: 1 succeeded. The busiest minute had 1."
 
 
 def test_an_hour_without_an_end_says_so() -> None:

@@ -375,6 +375,10 @@ class AddSession:
     token_hash: str
     expires_at: int
     actor: Actor
+    most: int
+    """How many sessions the token may have then. Those unused longest are ended for it."""
+    instead_of: str | None
+    """The hash of a session that ends, if there is one."""
 
 
 @dataclass(slots=True)

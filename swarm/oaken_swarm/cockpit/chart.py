@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from oaken_jobs.store.base import SPENT, Finishes
+from oaken_swarm.cockpit.template import counted
 
 MINUTE = 60_000
 MINUTES = 60
@@ -63,4 +64,4 @@ def _says(finished: Mapping[str, int], top: int) -> str:
     if not total:
         return "Nothing ended in the last hour."
     parts = ", ".join(f"{count:,} {state}" for state, count in finished.items() if count)
-    return f"In the last hour {total:,} jobs ended: {parts}. The busiest minute had {top:,}."
+    return f"In the last hour {counted(total, 'job', 'jobs')} ended: {parts}. The busiest minute had {top:,}."

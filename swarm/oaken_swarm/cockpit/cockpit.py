@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
+from typing import Any, get_origin
 from urllib.parse import quote
 
 from oaken_jobs import auth
@@ -23,7 +23,7 @@ from oaken_swarm.cockpit.pages.jobs import MOMENTS
 from oaken_swarm.cockpit.pages.login import LONGEST
 from oaken_swarm.paths import Paths
 from oaken_swarm.problems import problem_answer
-from oaken_swarm.query import read_query
+from oaken_swarm.query import read_query, words
 from oaken_swarm.visit import CODE_PATH, Visit
 
 _MINUTE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?", re.ASCII)
@@ -43,7 +43,7 @@ class Cockpit:
     async def answer(self, visit: Visit) -> tuple[Answer | Stream, Page | None]:
         """What a visit is answered, and by which page; None where it found none."""
         page: Page | None = None
-        view = View(visit.call, visit.path, visit.address, self._figures)
+        view = self._view(visit)
         try:
             page, params, allowed = self._paths.find(visit.method, visit.path)
             if page is None:
@@ -60,11 +60,17 @@ class Cockpit:
         except Unauthenticated as refusal:
             return self._to_login(view, visit, refusal), page
         except OakenError as refusal:
-            if not visit.browser:
-                return problem_answer(refusal), page
-            return view.render(
-                "error.html", refusal.status, title=refusal.title, error=refusal, back=_back(visit)
-            ), page
+            return _refused(view, visit, refusal), page
+
+    def refused(self, visit: Visit, refusal: OakenError) -> Answer:
+        """What a visit is answered that never came to a page, or broke one."""
+        return _refused(self._view(visit), visit, refusal)
+
+    def _view(self, visit: Visit) -> View:
+        call = visit.call
+        # Until it is known that its host is ours, it has no base, and no cookie of ours.
+        brought = cookie.find(visit.cookie, call.base) if visit.cookie is not None and call.base else None
+        return View(call, visit.path, visit.address, self._figures, brought)
 
     async def _recognise(self, view: View, visit: Visit) -> None:
         """Who calls: by a token, or by a session, whose forms come from a page of ours alone."""
@@ -73,24 +79,23 @@ class Cockpit:
             call.who = await call.callers.authenticate(call.token, visit.address)
             view.known = True
             return
-        secret = cookie.find(visit.cookie, call.base) if visit.cookie is not None else None
-        if secret is None:
+        if view.brought is None:
             raise Unauthenticated("This page is for those who are logged in.")
-        call.who = (await call.callers.session(secret)).who
-        view.secret = call.token = secret
+        call.who = (await call.callers.session(view.brought)).who
+        view.secret = call.token = view.brought
         view.known = True
 
     async def _fields(self, page: Page, view: View, visit: Visit) -> dict[str, Any]:
-        """What came with the call; a field that was left empty was not filled in."""
+        """What came with the call."""
         if page.method == "GET":
-            return _filled(read_query(visit.query))
+            return _filled(page, read_query(visit.query))
         if view.secret is not None:
             _own_origin(visit)
         fields = read_query(await read_form(visit.call.receive, visit.size, visit.content_type))
         sent = fields.pop("form_token", "")
         if view.secret is not None and not (isinstance(sent, str) and is_form_token(view.secret, sent)):
             raise Forbidden("This form is not of your present session. Go back, load the page again, and send it anew.")
-        return _filled(fields)
+        return _filled(page, fields)
 
     def _to_login(self, view: View, visit: Visit, refusal: Unauthenticated) -> Answer:
         """A browser is sent to where one logs in, and from there back. One that follows a link from elsewhere has left its cookie out, and
@@ -106,6 +111,13 @@ class Cockpit:
         return Answer(b"", 303, ((b"location", f"/login{back}".encode()),))
 
 
+def _refused(view: View, visit: Visit, refusal: OakenError) -> Answer:
+    """A page for a browser, a problem for anybody else."""
+    if not visit.browser:
+        return problem_answer(refusal)
+    return view.refuse("error.html", refusal, title=refusal.title, error=refusal, back=_back(visit))
+
+
 def _own_origin(visit: Visit) -> None:
     """Raises `Forbidden` for a form that no page of ours has sent. A login code is sent by a file, and is enough by itself."""
     if visit.path == CODE_PATH:
@@ -117,13 +129,17 @@ def _own_origin(visit: Visit) -> None:
         )
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _filled(page: Page, fields: dict[str, Any]) -> dict[str, Any]:
+    """As people fill fields in: one that was left empty is none, and of several words none is empty."""
     filled: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, list):
-            kept: Any = [one for one in value if one != ""]  # pyright: ignore[reportUnknownVariableType]
+        field = page.takes.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is tuple:
+            kept: Any = [word for word in words(value) if word]
+        elif name in MOMENTS and isinstance(value, str) and _MINUTE.fullmatch(value):
+            kept = f"{value}Z"
         else:
-            kept = f"{value}Z" if name in MOMENTS and _MINUTE.fullmatch(value) else value
+            kept = value
         if kept not in ("", []):
             filled[name] = kept
     return filled

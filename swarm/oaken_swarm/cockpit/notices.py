@@ -13,6 +13,7 @@ NOTICES: dict[str, str] = {
     "resumed": "Resumed.",
     "drained": "Drained: it gets nothing new.",
     "undrained": "It gets work again.",
+    "shown": "This form was sent before. A secret is shown once, and is not shown again: where it was lost, give the token a new one.",
     "revoked": "Revoked. Its leases were given back, its sessions have ended.",
     "session": "The session has ended.",
     "out": "Logged out.",

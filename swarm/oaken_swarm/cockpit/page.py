@@ -18,6 +18,7 @@ from oaken_swarm import cookie
 from oaken_swarm.call import Answer, Call, Stream
 from oaken_swarm.cockpit import assets, notices, template
 from oaken_swarm.cockpit.figures import Figures
+from oaken_swarm.problems import headers_of
 
 PATIENCE_SECONDS = 0.015
 """How long a page waits for what it shows before it sends its head alone."""
@@ -45,6 +46,8 @@ class View:
     path: str
     address: str
     figures: Figures
+    brought: str | None
+    """The secret of the session that its browser came with, good or not."""
     known: bool = False
     """Whether it is known who calls."""
     secret: str | None = None
@@ -70,6 +73,11 @@ class View:
     def render(self, name: str, status: int = 200, **values: Any) -> Answer:
         """A page from the template of this name."""
         return Answer(self._html(name, values).encode("utf-8", "replace"), status, HEADERS, HTML)
+
+    def refuse(self, name: str, refusal: OakenError, **values: Any) -> Answer:
+        """The same for a refusal, with its status and the headers that asks for."""
+        answer = self.render(name, refusal.status, **values)
+        return answer._replace(headers=(*answer.headers, *headers_of(refusal)))
 
     async def render_soon(self, name: str, title: str, work: Coroutine[Any, Any, dict[str, Any]]) -> Answer | Stream:
         """The same where `work` finds what the page shows. If that takes long, its head, which shows where one is, is sent before."""

@@ -97,6 +97,15 @@ def number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """How many, with the words that go with it.
+
+    >>> counted(1, "job waits", "jobs wait"), counted(1200, "job waits", "jobs wait")
+    ('1 job waits', '1,200 jobs wait')
+    """
+    return f"{number(count)} {one if count == 1 else many}"
+
+
 def size(count: int) -> str:
     """Bytes: `12 B`, `3.4 kB`, `1.0 MB`."""
     shown = float(count)
@@ -135,18 +144,21 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters |= {
-        "told": told,
-        "number": number,
-        "size": size,
-        "money": money,
-        "pretty": pretty,
-        "query": query,
-        "segment": segment,
-        "utc": utc,
-        "span": span,
-        "visible": visible,
-    }
+    cast("dict[str, Any]", found.filters).update(
+        {
+            "told": told,
+            "counted": counted,
+            "number": number,
+            "size": size,
+            "money": money,
+            "pretty": pretty,
+            "query": query,
+            "segment": segment,
+            "utc": utc,
+            "span": span,
+            "visible": visible,
+        }
+    )
     cast("dict[str, Any]", found.globals).update(
         {"length": length, "moment": moment, "version": __version__, "main_mark": Markup(MAIN)}
     )

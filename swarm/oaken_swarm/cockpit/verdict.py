@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from oaken_jobs.backlog import Cause
 from oaken_jobs.store.base import SPENT, Finishes
+from oaken_swarm.cockpit.template import counted
 
 MINUTES = 5
 """What is recent."""
@@ -30,32 +31,29 @@ def verdict(counts: Mapping[str, int], causes: Sequence[Cause], finishes: Sequen
     ended = sum(row.jobs for row in recent)
     failed = sum(row.jobs for row in recent if row.state == "failed")
     queued, running = counts.get("queued", 0), counts.get("running", 0)
-    ends = (
-        f"{_jobs(ended)} ended in the last {MINUTES} minutes" if ended else f"none ended in the last {MINUTES} minutes"
-    )
+    runs, waits = counted(running, "runs", "run"), counted(queued, "waits", "wait")
+    jobs_wait = counted(queued, "job waits", "jobs wait")
+    ends = f"{counted(ended, 'job', 'jobs') if ended else 'none'} ended in the last {MINUTES} minutes"
     blocked = [cause for cause in causes if cause.code in SEEN_TO]
     stuck = sum(cause.jobs for cause in blocked)
-    seen_to = f"{_jobs(stuck)} wait until somebody sees to them. {_why(blocked)}"
+    stands = counted(stuck, "job waits until somebody sees to it", "jobs wait until somebody sees to them")
+    seen_to = f"{stands}. {_why(blocked)}"
     if failed and 2 * failed >= ended:
         rest = f"{failed:,} of {ended:,} failed in the last {MINUTES} minutes."
         return Verdict("bad", "Much of what ends fails", f"{rest} {seen_to}" if stuck else rest)
     if not queued and not running:
         return Verdict("ok", "Nothing to do", f"No job is queued or running; {ends}.")
     if stuck and not running and not ended:
-        return Verdict("bad", "Nothing moves", f"{_jobs(queued)} wait, and {ends}. {_why(blocked)}")
+        return Verdict("bad", "Nothing moves", f"{jobs_wait}, and {ends}. {_why(blocked)}")
     if stuck:
-        return Verdict("warn", "Work flows, some is stuck", f"{running:,} run; {seen_to}")
+        return Verdict("warn", "Work flows, some is stuck", f"{runs}; {seen_to}")
     if not running and not ended and causes:
-        return Verdict("note", "Nothing runs now", f"{_jobs(queued)} wait: {causes[0].text}.")
+        return Verdict("note", "Nothing runs now", f"{jobs_wait}: {causes[0].text}.")
     if failed:
-        return Verdict("note", "Work flows", f"{running:,} run, {queued:,} wait; {ends}, {failed:,} of them failed.")
-    return Verdict("ok", "Work flows", f"{running:,} run, {queued:,} wait; {ends}.")
+        return Verdict("note", "Work flows", f"{runs}, {waits}; {ends}, {failed:,} of them failed.")
+    return Verdict("ok", "Work flows", f"{runs}, {waits}; {ends}.")
 
 
 def _why(causes: Sequence[Cause]) -> str:
     told = "; ".join(f"{cause.text} ({cause.jobs:,})" for cause in causes[:NAMED])
     return f"{told[:1].upper()}{told[1:]}{'; …' if len(causes) > NAMED else '.'}"
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"

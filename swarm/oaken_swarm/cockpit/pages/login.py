@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from oaken_jobs.errors import RateLimited, Unauthenticated
+from oaken_jobs.errors import OakenError, RateLimited, Unauthenticated
 from oaken_jobs.requests import EmptyRequest, Request
 from oaken_jobs.sessions import LONGEST_MS
 from oaken_swarm.call import Answer
@@ -44,15 +44,15 @@ class CodeForm(Request):
 
 
 async def form(view: View, asked: LoginQuery) -> Answer:
-    return view.render("login.html", title="Log in", next=asked.next, said=asked.said, refusal=None)
+    return view.render("login.html", title="Log in", next=asked.next, said=asked.said, told=None)
 
 
 async def log_in(view: View, asked: LoginForm) -> Answer:
     try:
-        secret = await view.call.callers.log_in(asked.token.strip(), view.address)
+        secret = await view.call.callers.log_in(asked.token.strip(), view.address, view.brought)
     except (Unauthenticated, RateLimited) as refusal:
         told = "Paste a token first." if not asked.token.strip() else refusal.message
-        return _refused(view, refusal.status, told, asked.next)
+        return _refused(view, refusal, told, asked.next)
     where = asked.next if asked.next is not None and _HERE.fullmatch(asked.next) else "/"
     answer = view.go(where)
     return answer._replace(headers=(*answer.headers, _kept(view, secret)))
@@ -61,9 +61,9 @@ async def log_in(view: View, asked: LoginForm) -> Answer:
 async def log_in_by_code(view: View, asked: CodeForm) -> Answer:
     """Not a redirect: the browser would follow it in the name of the file that sent the code, and leave the cookie out."""
     try:
-        secret = await view.call.callers.log_in_by_code(asked.code, view.address)
+        secret = await view.call.callers.log_in_by_code(asked.code, view.address, view.brought)
     except (Unauthenticated, RateLimited) as refusal:
-        return _refused(view, refusal.status, refusal.message)
+        return _refused(view, refusal, refusal.message)
     answer = view.render("opened.html", title="Logged in")
     return answer._replace(headers=(*answer.headers, _kept(view, secret)))
 
@@ -75,8 +75,8 @@ async def log_out(view: View, asked: EmptyRequest) -> Answer:
     return answer._replace(headers=(*answer.headers, view.forget()))
 
 
-def _refused(view: View, status: int, told: str, where: str | None = None) -> Answer:
-    return view.render("login.html", status, title="Log in", next=where, said=None, refusal=told)
+def _refused(view: View, refusal: OakenError, told: str, where: str | None = None) -> Answer:
+    return view.refuse("login.html", refusal, title="Log in", next=where, said=None, told=told)
 
 
 def _kept(view: View, secret: str) -> tuple[bytes, bytes]:

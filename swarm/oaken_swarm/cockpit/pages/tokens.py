@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from oaken_jobs import auth, views
-from oaken_jobs.errors import NotFound
+from oaken_jobs.errors import Conflict, NotFound, OakenError, Unavailable
 from oaken_jobs.model import ROLES, Limits, Role
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Kind, QueueName, Request, Workspace
@@ -18,6 +20,7 @@ from oaken_swarm.cockpit.saying import Said
 from oaken_swarm.query import Words
 
 DAYS = 86_400
+Made = Awaitable[tuple[TokenRow, str]]
 
 
 def _number(value: Any) -> Any:
@@ -29,7 +32,13 @@ def _number(value: Any) -> Any:
 Days = Annotated[float, BeforeValidator(_number), Field(gt=0, le=3650)]
 
 
-class NewTokenForm(Request):
+class OnceForm(Request):
+    """Which form it is, of all that were ever shown; a reload of the page that answers it sends the same again."""
+
+    once: Annotated[str, Field(max_length=40)] | None = None
+
+
+class NewTokenForm(OnceForm):
     """As the interface's, with its end in days."""
 
     name: Annotated[str, Field(max_length=64)] = ""
@@ -45,19 +54,22 @@ async def tokens(view: View, asked: Said) -> Answer:
 
 
 async def create(view: View, asked: NewTokenForm) -> Answer:
-    row, secret = await view.core.tokens.create(
-        view.who.actor,
-        asked.name,
-        [*asked.roles],
-        expires_in=asked.days * DAYS if asked.days is not None else None,
-        workspace=asked.workspace,
-        limits=Limits(queues=asked.queues or None, kinds=asked.kinds or None),
-    )
-    return await _page(view, made=(row, secret))
+    def make() -> Made:
+        return view.core.tokens.create(
+            view.who.actor,
+            asked.name,
+            [*asked.roles],
+            expires_in=asked.days * DAYS if asked.days is not None else None,
+            workspace=asked.workspace,
+            limits=Limits(queues=asked.queues or None, kinds=asked.kinds or None),
+        )
+
+    return await _shown_once(view, asked, asked.name, make)
 
 
-async def rotate(view: View, asked: EmptyRequest) -> Answer:
-    return await _page(view, made=await view.core.tokens.rotate(view.who.actor, _name(view)))
+async def rotate(view: View, asked: OnceForm) -> Answer:
+    name = _name(view)
+    return await _shown_once(view, asked, name, lambda: view.core.tokens.rotate(view.who.actor, name))
 
 
 async def revoke(view: View, asked: EmptyRequest) -> Answer:
@@ -73,6 +85,26 @@ async def end(view: View, asked: EmptyRequest) -> Answer:
     return view.go("/tokens", "session")
 
 
+async def _shown_once(view: View, asked: OnceForm, name: str, make: Callable[[], Made]) -> Answer:
+    """The page with the secret of what `make` makes. The same form again makes nothing, and leads to a page that says why."""
+    if asked.once is None:
+        return await _page(view, made=await make())
+    repeats = view.core.repeats
+    try:
+        # Of one page, which may be kept for going back, another token may be made, or another secret.
+        mark, _ = await repeats.begin(view.who, auth.hash_token(f"{asked.once} {view.path} {name}"), again=False)
+    except Conflict:
+        return view.go("/tokens", "shown")
+    try:
+        made = await make()
+    except Unavailable:
+        raise  # it is not known whether anything was made
+    except OakenError:
+        await repeats.refused(mark)
+        raise
+    return await _page(view, made=made)
+
+
 async def _page(view: View, said: str | None = None, made: tuple[TokenRow, str] | None = None) -> Answer:
     """The page; with a secret that was `made`, which is shown this once and stands in no address."""
     sessions = await view.core.sessions.list(view.who)
@@ -81,6 +113,7 @@ async def _page(view: View, said: str | None = None, made: tuple[TokenRow, str] 
         "tokens.html",
         title="Tokens",
         all_roles=ROLES,
+        once=secrets.token_urlsafe(12),
         made=(made[0].name, made[1]) if made is not None else None,
         own=own.row.id if own is not None else None,
         said=said,
@@ -108,7 +141,7 @@ def _name(view: View) -> str:
 PAGES = (
     Page("GET", "/tokens", tokens, Said, needs="administer"),
     Page("POST", "/tokens", create, NewTokenForm, needs="administer"),
-    Page("POST", "/tokens/{name}/rotate", rotate, needs="administer"),
+    Page("POST", "/tokens/{name}/rotate", rotate, OnceForm, needs="administer"),
     Page("POST", "/tokens/{name}/revoke", revoke, needs="administer"),
     Page("POST", "/sessions/{id}/end", end, needs="administer"),
 )

@@ -57,7 +57,6 @@ export function regions() {
     for (const region of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(region.id);
       if (other) (region.dataset.live === "list" ? list : held)(region, other);
-      else if (region.id === "first" && fresh.getElementById("counts")) location.reload(); // the first job is there
     }
     written();
   }

@@ -1,6 +1,6 @@
 // The stream of events of one browser: read, and read on after whatever interrupts it, from where it was.
 
-const SILENT_MS = 40_000; // the server says something every 15 s
+const SILENT_MS = 20_000; // the server says something every 15 s; one that is only slow is asked again, from where it was
 const SOONEST_MS = 300;
 const LATEST_MS = 5_000;
 const BATCH_MS = 100;
@@ -44,18 +44,23 @@ async function opened(url, signal, begun, happened) {
   const own = new AbortController();
   const end = () => own.abort();
   signal.addEventListener("abort", end);
-  let silence = setTimeout(end, SILENT_MS);
+  let silence = null;
+  const lives = () => {
+    clearTimeout(silence);
+    silence = setTimeout(end, SILENT_MS);
+  };
+  lives();
   try {
     const answer = await fetch(url, { signal: own.signal, cache: "no-store", headers: { accept: "text/event-stream" } });
     if (!answer.ok) throw Object.assign(new Error("refused"), { status: answer.status });
+    lives();
     begun(answer);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      clearTimeout(silence);
-      silence = setTimeout(end, SILENT_MS);
+      lives();
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();
       for (const part of parts) {
