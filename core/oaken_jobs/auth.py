@@ -133,6 +133,7 @@ class Tokens:
         """By token and door, who was recognised among these rows."""
         self._read_at: float | None = None
         self._changes = 0
+        self._reading: asyncio.Task[None] | None = None
         self._looked_at = float("-inf")
         self.look: Callable[[], Awaitable[None]] = _nothing
         """Asks whether another process has committed; then `forget` is called."""
@@ -306,13 +307,29 @@ class Tokens:
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
             await self.look()
-        if self._read_at is None or now - self._read_at > no_older_than:
-            changes = self._changes
-            self._by_hash = {row.hash: row for row in await self._store.tokens()}
-            self._known = {}
-            if changes == self._changes:  # else they may have changed behind what was read
-                self._read_at = now
+        if self._older(now - no_older_than) and self._reading is not None:
+            await asyncio.shield(self._reading)  # all that come at this moment wait for one reading
+        if self._older(now - no_older_than):
+            self._reading = asyncio.get_running_loop().create_task(self._read(), name="reading tokens")
+            self._reading.add_done_callback(self._was_read)
+            await asyncio.shield(self._reading)
         return self._by_hash
+
+    def _older(self, moment: float) -> bool:
+        return self._read_at is None or self._read_at < moment
+
+    async def _read(self) -> None:
+        began, changes = self._clock.monotonic(), self._changes
+        self._by_hash = {row.hash: row for row in await self._store.tokens()}
+        self._known = {}
+        if changes == self._changes:  # else they may have changed behind what was read
+            self._read_at = began
+
+    def _was_read(self, reading: asyncio.Task[None]) -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # told to whoever waits for it
 
     def _end(self, expires_in: float | None) -> int | None:
         if expires_in is None:

@@ -236,7 +236,10 @@ class Attempt(NamedTuple):
     @classmethod
     def of(cls, job: Job) -> Attempt:
         """The one that a running job is in."""
-        assert job.agent is not None and job.holder is not None and job.nonce is not None and job.started_at is not None
+        assert job.agent is not None
+        assert job.holder is not None
+        assert job.nonce is not None
+        assert job.started_at is not None
         return cls(job.id, job.epoch, job.attempts, job.agent, job.holder, job.nonce, job.started_at)
 
 

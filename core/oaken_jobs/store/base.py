@@ -219,7 +219,8 @@ class Store(Protocol):
         ...
 
     async def changed(self) -> bool:
-        """Whether another connection has committed since the last call. Cheap; may say yes once too often. Raises `Unavailable`."""
+        """Whether another process has committed since the last call; where this one has, too, perhaps not before the next one. Cheap; may
+        say yes once too often. Raises `Unavailable`."""
         ...
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:

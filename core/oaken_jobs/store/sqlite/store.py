@@ -56,6 +56,15 @@ class SqliteStore(Reading):
         self._readers: list[Connection] = []
         self._free: asyncio.Queue[Connection] = asyncio.Queue()
         self._version = 0
+        """What the watcher saw: another one after each commit, also of this process."""
+        self._foreign_version: int = 0
+        """What the writer saw: another one after commits of other processes alone."""
+        self._foreign = False
+        """Another process has committed, and nobody was told yet."""
+        self._commits = 0
+        """Of this process; and how many there were when the watcher looked."""
+        self._commits_seen = 0
+        self._asking: asyncio.Task[None] | None = None
         self._leased_kinds: dict[str, int] = {}
         self._cache = RowCache()
         self._continuity = Continuity(clock)
@@ -73,6 +82,7 @@ class SqliteStore(Reading):
         try:
             self._writer = await connect(self.path)
             await self._writer.run(schema.migrate, str(self.path), self._clock.now())
+            self._foreign_version = await self._writer.run(data_version)
             self._leased_kinds = await self._writer.run(reads.leased_kinds)
             self._watcher = await connect(self.path, readonly=True)
             self._version = await self._watcher.run(data_version)
@@ -92,6 +102,8 @@ class SqliteStore(Reading):
             raise
 
     async def close(self) -> None:
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
         open_ones = [c for c in (self._watcher, self._quick, *self._readers, self._writer) if c is not None]
         self._writer = self._watcher = self._quick = None
         self._readers = []
@@ -122,7 +134,7 @@ class SqliteStore(Reading):
         """The group in one transaction; where one operation breaks it, each under a savepoint."""
         database.execute("begin immediate")
         try:
-            foreign = not self._cache.valid_for(data_version(database))
+            foreign = not self._cache.valid_for(self._look(database))
             work = Transaction(
                 database, lambda: Moment(self._clock.now(), foreign), self.rules, self._leased_kinds, self._cache
             )
@@ -144,6 +156,7 @@ class SqliteStore(Reading):
                 database.execute("rollback")
                 raise
             raise Unavailable(f"The outcome of this call is unknown: {error}. Look before you repeat it.") from error
+        self._commits += 1
         if work is not None:
             work.committed()
         self._leased_kinds |= leased
@@ -178,10 +191,29 @@ class SqliteStore(Reading):
             version = await self._watcher.run(data_version)
         except OperationalError as error:
             raise _unavailable(error) from None
-        if version == self._version:
-            return False
-        self._version = version
-        return True
+        if version != self._version:
+            self._version = version
+            if self._commits == self._commits_seen:
+                self._foreign = True
+            elif self._asking is None or self._asking.done():
+                self._asking = asyncio.get_running_loop().create_task(self._ask(), name="looking for others")
+            self._commits_seen = self._commits
+        found, self._foreign = self._foreign, False
+        return found
+
+    async def _ask(self) -> None:
+        """Finds out whether some of what was committed is of another process."""
+        if self._writer is not None:
+            with suppress(Error, ValueError):  # the next look asks again
+                await self._writer.run(self._look)
+
+    def _look(self, database: Database) -> int:
+        """On the writer's thread: its data version. Notes where another process has committed."""
+        version: int = data_version(database)
+        if version != self._foreign_version:
+            self._foreign_version = version
+            self._foreign = True
+        return version
 
     async def _read(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._writer is None:
