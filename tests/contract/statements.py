@@ -17,8 +17,8 @@ def watch(core: Core, meet: Meet) -> None:
     store: Any = core.store
     connect = store._server.connect
 
-    async def connected() -> Any:
-        return _Watched(await connect(), meet)
+    async def connected(*settings: Any) -> Any:
+        return _Watched(await connect(*settings), meet)
 
     store._server.connect = connected
     while store._writers:

@@ -14,10 +14,14 @@ import pytest
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
+from oaken_jobs.store.postgres import store
 from oaken_jobs.store.postgres.dialect import own
-from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, LOCK_FREE_JOBS, LOCK_JOBS, QUERIES
-from oaken_jobs.store.postgres.server import SETTINGS
+from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, LOCK_FREE_JOBS, LOCK_JOBS, QUERIES, RESERVE, TAKE_HEAD
+from oaken_jobs.store.postgres.rows import update
+from oaken_jobs.store.postgres.server import SETTINGS, WRITING
 from oaken_jobs.store.sql import blocked, claim, prune, reads, unit
+from tests.contract.statements import watch
+from tests.contract.world import World
 
 ROWS = int(os.environ.get("OAKEN_PLAN_ROWS", "50000"))
 LIVE = 1000
@@ -45,6 +49,13 @@ OTHERS = (
     "select 0, 'job_state_changed', 'enqueue', id, 'user', 'x', 'http' from jobs",
 )
 
+
+def _update(table: str, column: str) -> str:
+    return update(
+        {(table, "id"): "bigint", (table, column): "text"}, table, ("id",), (column,), [(1, "a"), (2, "b")]
+    ).statement
+
+
 HOT: dict[str, tuple[str, tuple[Any, ...]]] = {
     "lanes": (QUERIES.lanes, (None, None, None, None)),
     "lanes of some": (QUERIES.lanes, (["default"], ["work"], ["other"], None)),
@@ -64,6 +75,9 @@ HOT: dict[str, tuple[str, tuple[Any, ...]]] = {
     "live dedupe keys": (QUERIES.live_keys, (["default"], [f"dedupe {ROWS}"])),
     "live targets": (QUERIES.live_targets, (["default"], ["work"], ["t"])),
     "versions of jobs": (LOCK_JOBS, ([1, 2, 3],)),
+    "what a transaction takes first": (RESERVE, ([1, 2, 3], 5)),
+    "head of a lane, taken": (TAKE_HEAD, (*LANE, NOW, 10, [])),
+    "update of jobs": (_update("jobs", "state"), ([1, 2, 3], ["queued", "queued", "queued"])),
     "versions of free jobs": (LOCK_FREE_JOBS, ([1, 2, 3],)),
     "jobs by id": (unit.JOBS_BY_ID, ([1, 2, 3],)),
     "payloads by id": (unit.PAYLOADS_BY_ID, ([1, 2, 3],)),
@@ -82,7 +96,7 @@ async def full(emptied_url: str, tmp_path: Any) -> AsyncIterator[Any]:
     core = Core.on_folder(tmp_path, Rules(), "cli", database=DatabaseSettings(url=emptied_url))
     await core.open()
     await core.close()
-    connection: Any = await asyncpg.connect(emptied_url, server_settings=SETTINGS)
+    connection: Any = await asyncpg.connect(emptied_url, server_settings=WRITING)
     tables = ("jobs", "payloads", "attempts", "activity")
     for table in tables:
         await connection.execute(
@@ -96,11 +110,15 @@ async def full(emptied_url: str, tmp_path: Any) -> AsyncIterator[Any]:
     await connection.close()
 
 
-async def test_every_hot_query_seeks_and_touches_few_pages(full: Any) -> None:
+@pytest.mark.parametrize("settings", [SETTINGS, WRITING], ids=["planned for each call", "planned for all calls"])
+async def test_every_hot_query_seeks_and_touches_few_pages(full: Any, settings: dict[str, str]) -> None:
     wrong: list[str] = []
-    for name, (statement, values) in HOT.items():
+    for name, value in settings.items():
+        await full.execute(f"set {name} = '{value}'")
+    for number, (name, (statement, values)) in enumerate(HOT.items()):
+        await full.execute(f"prepare hot{number} as {own(statement)}")
         await full.execute("begin")
-        told = await full.fetchval(f"explain (analyze, buffers, format json) {own(statement)}", *values)
+        told = await full.fetchval(f"explain (analyze, buffers, format json) {_execute(number, values)}")
         await full.execute("rollback")
         plan = orjson.loads(told)[0]["Plan"]
         pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
@@ -112,5 +130,36 @@ async def test_every_hot_query_seeks_and_touches_few_pages(full: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def _execute(number: int, values: tuple[Any, ...]) -> str:
+    """The prepared statement, with its values written out."""
+    return f"execute hot{number}" + (f"({', '.join(map(_literal, values))})" if values else "")
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return "'{" + ", ".join(str(item) for item in value) + "}'"
+    return "null" if value is None else f"'{value}'"
+
+
 def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for part in plan.get("Plans", ()) for node in _nodes(part))]
+
+
+@pytest.mark.engine("postgres")
+async def test_what_writes_makes_its_plans_anew_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was made for an empty table is no good for a full one."""
+    begun: list[str] = []
+
+    async def note(_: Any, statement: str, call: Any) -> Any:
+        if "begin" in statement:
+            begun.append(statement)
+        return await call()
+
+    monkeypatch.setattr(store, "PLANS_SECONDS", 3600.0)
+    watch(world.core, note)
+    for _ in range(3):
+        await world.add()
+    assert [statement.startswith("discard plans") for statement in begun] == [True, False, False]
+    monkeypatch.setattr(store, "PLANS_SECONDS", 0.0)
+    await world.add()
+    assert begun[-1].startswith("discard plans")

@@ -50,8 +50,25 @@ def _flat(prepared: rows.Prepared) -> tuple[Any, ...]:
 def test_what_is_alike_goes_in_once_and_null_not_at_all() -> None:
     given = [(n, "x", None, 0.5) for n in range(50)]
     statement, values = rows.insert(TYPES, "t", COLUMNS, given)
-    assert values == [tuple(range(50)), "x", 0.5]
+    assert values == [f"{{{','.join(str(n) for n in range(50))}}}", "x", 0.5]
     assert (
         statement
-        == "insert into t (id, a, c) select v.c0, $2::text, $3::double precision from unnest($1::bigint[]) v(c0)"
+        == "insert into t (id, a, c) select v.c0, $2::text, $3::double precision from unnest($1::text::bigint[]) v(c0)"
     )
+
+
+async def test_several_writes_go_in_one_statement_each_with_its_own_values(emptied_url: str) -> None:
+    connection: Any = await asyncpg.connect(emptied_url)
+    await connection.execute("create temp table t (id bigint primary key, a text, b bigint, c double precision)")
+    first = [(1, "x", 1, 0.5), (2, "y", 2, 1.5)]
+    await connection.execute(*_flat(rows.insert(TYPES, "t", COLUMNS, first)))
+    parts = [
+        rows.update(TYPES, "t", ("id",), ("a",), [(1, "changed")]),
+        rows.insert(TYPES, "t", COLUMNS, [(3, None, 3, 2.5)]),
+        rows.update(TYPES, "t", ("id",), ("b", "c"), [(2, 7, None)]),
+    ]
+    told = rows.together(parts, before="five as materialized (select 5 as n)", end="select n from five")
+    assert (await connection.fetch(*_flat(told)))[0][0] == 5
+    expected = [(1, "changed", 1, 0.5), (2, "y", 7, None), (3, None, 3, 2.5)]
+    assert [tuple(row) for row in await connection.fetch("select * from t order by id")] == expected
+    await connection.close()

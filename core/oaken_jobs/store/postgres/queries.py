@@ -20,8 +20,7 @@ _OPEN = f"""
 ACTIVITY_HEAD = f"""
 with h as materialized (select case when is_called then last_value else 0 end as id from activity_ids)
 select least(h.id, {_OPEN}) from h"""
-PUBLISH = f"""
-published as materialized (
+PUBLISH = f"""published as materialized (
   select pg_advisory_xact_lock_shared(({OUTBOX}::bigint << 48) | case when is_called then last_value else 0 end) from activity_ids)"""
 
 HIDDEN_AT_ONCE = 1000
@@ -125,15 +124,22 @@ delete from tasks t where id = any($1::text[]) and not exists (
     damage="select 'ok'",
 )
 
-MOMENT = """
-select (extract(epoch from clock_timestamp()) * 1000)::bigint, case when is_called then last_value else 0 end from activity_ids"""
+_MOMENT = "(extract(epoch from clock_timestamp()) * 1000)::bigint, case when is_called then last_value else 0 end"
+MOMENT = f"select {_MOMENT} from activity_ids"
 """The time, and the newest id of activity that anybody has drawn."""
+NEW_JOB_IDS = "select array(select nextval('job_ids') from generate_series(1, $1))"
 COLUMNS = """
 select table_name, column_name, data_type
 from information_schema.columns where table_schema = current_schema()"""
-LOCK_JOBS = "select id, xmin::text::bigint from jobs where id = any($1::bigint[]) order by id for update"
+LOCK_JOBS = "select id, xmin::text::bigint as version from jobs where id = any($1::bigint[]) order by id for update"
 """And the version of each row. Where somebody is at one, this waits; `LOCK_FREE_JOBS` leaves it out."""
 LOCK_FREE_JOBS = f"{LOCK_JOBS} skip locked"
+TAKE_HEAD = f"{QUERIES.head.replace('run_at, id', 'run_at, id, xmin::text::bigint', 1)} for update skip locked"
+"""The head of a lane but for those that somebody is at, with the version of each row."""
+RESERVE = f"""
+with l as materialized ({LOCK_JOBS}), a as materialized (select array_agg(id) as ids, array_agg(version) as versions from l)
+select {_MOMENT}, a.ids, a.versions, array(select nextval('job_ids') from generate_series(1, $2)) from a cross join activity_ids"""
+"""Locks these jobs, and only then looks at the clock: time and newest id as in `MOMENT`, ids and versions, and so many ids for new jobs."""
 VERSION = "select pg_current_xact_id()::text::bigint & 4294967295"
 """That rows get which this transaction writes, as `xmin` has it."""
 LOCK = """

@@ -1,12 +1,14 @@
 """Writing many rows with one statement.
 
 Values go in column by column. One that is the same in all rows goes in once, as a value, and null not at all; only the others are arrays.
-Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth.
+Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth. So
+whole numbers, most of the others, go in as the text of an array.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -31,19 +33,43 @@ def insert(
     types: Types, table: str, columns: tuple[str, ...], rows: Sequence[Row], *, ids: str | None = None, end: str = ""
 ) -> Prepared:
     """Adds rows in their order. `ids` is an expression for the column `id`, worked out row by row behind a CTE `published`."""
-    shape, values = _columns(rows, len(columns), keys=0)
     names = tuple(types[table, column] for column in columns)
+    shape, values = _columns(rows, names, keys=0)
     return Prepared(_insert(table, columns, names, shape, ids, end), values)
 
 
 def update(types: Types, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> Prepared:
     """Sets columns of the rows found by `keys`, which each row has first."""
-    shape, values = _columns(rows, len(keys) + len(columns), keys=len(keys))
     names = tuple(types[table, column] for column in (*keys, *columns))
+    shape, values = _columns(rows, names, keys=len(keys))
     return Prepared(_update(table, keys, columns, names, shape), values)
 
 
-def _columns(rows: Sequence[Row], width: int, *, keys: int) -> tuple[tuple[How, ...], list[Any]]:
+def together(parts: Sequence[Prepared], *, before: str = "", end: str = "") -> Prepared:
+    """Several in one statement, none of which sees what the others write. `before` is a CTE that the last of them reads; with `end`, a
+    query, that is what the statement gives."""
+    statements: list[str] = []
+    values: list[Any] = []
+    for part in parts:
+        statements.append(_numbered_from(part.statement, len(values)))
+        values += part.values
+    *first, last = statements
+    with_ = [f"w{place} as ({statement})" for place, statement in enumerate(first)]
+    with_ += [before] if before else []
+    with_ += [f"w as ({last})"] if end else []
+    return Prepared(f"{'with ' if with_ else ''}{', '.join(with_)} {end or last}", values)
+
+
+@lru_cache(maxsize=4096)
+def _numbered_from(statement: str, first: int) -> str:
+    """The statement with parameters that follow so many others."""
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + first}", statement) if first else statement
+
+
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+def _columns(rows: Sequence[Row], types: tuple[str, ...], *, keys: int) -> tuple[tuple[How, ...], list[Any]]:
     """How each column goes in, and the values that do; keys always as arrays."""
     shape: list[How] = []
     values: list[Any] = []
@@ -56,8 +82,20 @@ def _columns(rows: Sequence[Row], width: int, *, keys: int) -> tuple[tuple[How, 
                 values.append(first)
         else:
             shape.append("many")
-            values.append(column)
+            values.append(_array(column) if types[place] == _NUMBER else column)
     return tuple(shape), values
+
+
+_NUMBER = "bigint"
+
+
+def _array(numbers: Iterable[int | None]) -> str:
+    """Whole numbers as the text of an array.
+
+    >>> _array([1, None, 3])
+    '{1,null,3}'
+    """
+    return "{" + ",".join(["null" if number is None else f"{number:d}" for number in numbers]) + "}"
 
 
 def _source(types: tuple[str, ...], shape: tuple[How, ...]) -> tuple[list[str], str]:
@@ -74,7 +112,7 @@ def _source(types: tuple[str, ...], shape: tuple[How, ...]) -> tuple[list[str], 
             expressions.append(f"${number}::{kind}")
         else:
             expressions.append(f"v.c{place}")
-            arrays.append(f"${number}::{kind}[]")
+            arrays.append(f"${number}::text::{kind}[]" if kind == _NUMBER else f"${number}::{kind}[]")
             names.append(f"c{place}")
     return expressions, f"unnest({', '.join(arrays)}) v({', '.join(names)})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -61,8 +61,8 @@ lost: tuple[type[BaseException], ...] = (
 """Errors of a server that is away, is being restarted, or has nothing left to give; the last is one that is no longer the primary."""
 
 # What waits for a lock so long, or idles so long inside a transaction, holds others up: the database ends it, and it is run again. Plans
-# are made for each call, since those made for an empty table would be kept for a full one; where the statistics still are those of an empty
-# table, a bitmap would gather and sort all that an index has in order already.
+# of lists are made for each call, by what is asked for. Where the statistics still are those of an empty table, a bitmap would gather and
+# sort all that an index has in order already.
 SETTINGS = {
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "15s",
@@ -70,6 +70,11 @@ SETTINGS = {
     "enable_bitmapscan": "off",
     "jit": "off",
 }
+WRITING = {**SETTINGS, "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+"""For what writes: all is found by keys and in the order of an index, so one plan is good for all calls. To make one each time took the
+database longer than to carry it out. What is good for an empty table is not for a full one, though: see `PLANS_SECONDS`."""
+PLANS_SECONDS = 1.0
+"""How long a plan is kept."""
 
 
 class Server:
@@ -88,17 +93,17 @@ class Server:
             "timeout": CONNECT_SECONDS,
             "statement_cache_size": 1024 if prepared else 0,
             "max_cached_statement_lifetime": 0,
-            "server_settings": {"application_name": "oaken", **SETTINGS} if prepared else None,
         }
+        self.prepared = prepared
         self.begin = "begin isolation level read committed"
         """Begins a transaction. Where a connection may be another backend each time, settings are made in each."""
         if not prepared:
-            self.begin += "".join(f"; set local {name} = '{value}'" for name, value in SETTINGS.items())
+            self.begin += "".join(f"; set local {name} = '{value}'" for name, value in WRITING.items())
         self.name = without_password(url)
 
-    async def connect(self) -> Connection:
+    async def connect(self, settings: Mapping[str, str] = SETTINGS) -> Connection:
         """A connection of its own. Raises what asyncpg raises."""
-        return await _library.connect(self._url, **self._options)
+        return await _library.connect(self._url, server_settings=self._settings(settings), **self._options)
 
     async def pool(self, size: int) -> Pool:
         """At most so many connections, made when they are needed."""
@@ -108,8 +113,12 @@ class Server:
             max_size=size,
             max_inactive_connection_lifetime=IDLE_SECONDS,
             reset=_nothing,
+            server_settings=self._settings(SETTINGS),
             **self._options,
         )
+
+    def _settings(self, settings: Mapping[str, str]) -> dict[str, str] | None:
+        return {"application_name": "oaken", **settings} if self.prepared else None
 
     async def hang_up(self, connection: Connection) -> None:
         """Closes a connection; one that does not answer is dropped."""

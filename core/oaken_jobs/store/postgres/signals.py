@@ -17,6 +17,8 @@ CHANNEL = "oaken"
 SOON_SECONDS = 0.01
 """Before the first look after something was committed: its rows may become readable a moment later (see `ACTIVITY_HEAD`). Each further
 look comes after twice the time."""
+SEND_SECONDS = 0.01
+"""From one signal to the next: under load one is sent for many commits."""
 SAFETY_SECONDS = 2.0
 """Between looks for signals that were missed."""
 LOOK_SECONDS = 0.05
@@ -143,3 +145,4 @@ class Signals:
                 await self._tell(SEND)
             except (*lost, Unavailable) as error:
                 log.debug("a signal was not sent: %s", words(error))  # others look for themselves
+            await asyncio.sleep(SEND_SECONDS)

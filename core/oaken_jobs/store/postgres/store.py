@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
@@ -23,7 +25,7 @@ from oaken_jobs.store.postgres.copying import require_whole
 from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, COLUMNS
 from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Types
-from oaken_jobs.store.postgres.server import Connection, Pool, Server, lost, words
+from oaken_jobs.store.postgres.server import PLANS_SECONDS, WRITING, Connection, Pool, Server, lost, words
 from oaken_jobs.store.postgres.session import Session
 from oaken_jobs.store.postgres.signals import Signals
 from oaken_jobs.store.sql import reads
@@ -58,7 +60,7 @@ class PostgresStore(Reading):
     """Jobs in a PostgreSQL database that any number of processes have open."""
 
     writers = 2
-    """While the database works on one group, this process puts the next one together."""
+    """While the database works on some groups, this process puts the next one together."""
     shared = True
 
     def __init__(self, url: str, rules: Rules, clock: Clock, *, pool_size: int = 8, listen: bool = True) -> None:
@@ -75,6 +77,8 @@ class PostgresStore(Reading):
         """Of the pool for lists and counts, so that what is found by a key does not wait behind them."""
         self._writers: list[Connection] = []
         """Connections for writing that nobody uses at the moment; no more than groups are written at a time."""
+        self._planned: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+        """When each of them last made its plans anew."""
         self._signals = Signals(self._server, self._newest, self._tell, listen=listen)
         self._types: Types = {}
         self._leased_kinds: dict[str, int] = {}
@@ -86,7 +90,7 @@ class PostgresStore(Reading):
 
     async def open(self) -> None:
         try:
-            connection = await self._server.connect()
+            connection = await self._server.connect(WRITING)
             self._writers.append(connection)
             await schema.migrate(connection, self._server.name)
             await require_whole(connection, self._server.name)
@@ -125,7 +129,7 @@ class PostgresStore(Reading):
             connection = self._free_writer()
             fresh = connection is None
             try:
-                connection = connection or await self._server.connect()
+                connection = connection or await self._server.connect(WRITING)
                 replies = await self._write(connection, [*grace, *ops])
             except _Discontinued as error:
                 problem = error
@@ -204,7 +208,14 @@ class PostgresStore(Reading):
 
     def _group(self, connection: Connection) -> _Group:
         session = self._session(connection, STATEMENT_SECONDS)
-        return _Group(connection, session, self._server.begin, self._transaction)
+        return _Group(connection, session, self._begin(connection), self._transaction)
+
+    def _begin(self, connection: Connection) -> str:
+        kept_until = self._planned.get(connection, 0.0) + PLANS_SECONDS
+        if not self._server.prepared or time.monotonic() < kept_until:
+            return self._server.begin
+        self._planned[connection] = time.monotonic()
+        return f"discard plans; {self._server.begin}"
 
     def _transaction(self, session: Session) -> Transaction:
         return Transaction(session, lambda: self._moment(session), self.rules, self._leased_kinds, RowCache())
@@ -346,13 +357,18 @@ class _Group:
                 raise
             except BaseException as error:
                 await self._connection.execute("rollback to one", timeout=STATEMENT_SECONDS)
-                self._session.forget_locks()
+                self._session.forget()
                 self.replies.append(error)
             await self._connection.execute("release one", timeout=STATEMENT_SECONDS)
 
+    def _applied(self, work: Transaction, ops: Sequence[Op]) -> list[Reply]:
+        replies = work.apply(ops)
+        self._session.write()
+        return replies
+
     async def _work(self, ops: Sequence[Op]) -> Transaction:
         work = self._transaction(self._session)
-        self.replies += await run(work.apply, ops)
+        self.replies += await run(self._applied, work, ops)
         self.leased |= work.leased
         self.moved.update(work.moved)
         self.told = self.told or work.told

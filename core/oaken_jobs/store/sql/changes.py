@@ -71,6 +71,8 @@ class Changes:
         self._now = unit.now
         self._rules = rules
         self.spawned: list[Enqueue] = []
+        self.drained: frozenset[str] = frozenset()
+        """Agents that get nothing new, as `sweep` found them."""
 
     def make(self, op: Change) -> Reply:
         """Carries out one change of jobs that are loaded. Raises its refusal."""
@@ -284,9 +286,10 @@ class Changes:
     def sweep(self, limit: int) -> int:
         """Takes back expired leases, overrules workers that would not stop, ends jobs that expired: at most `limit` of each."""
         self._unit.flush()
-        found: dict[int, list[int]] = defaultdict(list)
-        for what, job_id in self._unit.db.all(claim.DUE, self._now, limit):
-            found[what].append(job_id)
+        found: dict[int, list[Any]] = defaultdict(list)
+        for what, job_id, agent in self._unit.db.all(claim.DUE, self._now, limit):
+            found[what].append(job_id or agent)
+        self.drained = frozenset(found.pop(claim.DRAINED, ()))
         if not found:
             return 0
         # A job whose lease is lost is in the queue again, where its own time may be over.

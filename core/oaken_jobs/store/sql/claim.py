@@ -16,16 +16,20 @@ LANE_ORDER = "order by workspace, queue, kind, priority desc"
 IN_LANE = f"{RUNNABLE} and workspace = ?1 and queue = ?2 and kind = ?3 and priority = ?4"
 
 RUNNING = "select count(*) from jobs where state = 'running' and kind = ?1 and lease_expires > ?2"
-LOST, OVERDUE, EXPIRED = range(3)
+LOST, OVERDUE, EXPIRED, DRAINED = range(4)
 DUE = f"""
 select * from (
-  select {LOST} as what, id from jobs where state = 'running' and lease_expires <= ?1 order by lease_expires limit ?2) a
+  select {LOST} as what, id, cast(null as text) as agent from jobs where state = 'running' and lease_expires <= ?1
+  order by lease_expires limit ?2) a
 union all select * from (
-  select {OVERDUE}, id from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1
+  select {OVERDUE}, id, null from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1
   order by cancel_deadline limit ?2) b
 union all select * from (
-  select {EXPIRED}, id from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1 order by expires_at limit ?2) c"""
-"""What time ends, so many of each sort, the longest due first: leases, the time a worker had to stop in, and jobs themselves."""
+  select {EXPIRED}, id, null from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1
+  order by expires_at limit ?2) c
+union all select {DRAINED}, 0, agent from drained"""
+"""What time ends, so many of each sort, the longest due first: leases, the time a worker had to stop in, and jobs themselves. And agents,
+by `name` or `name/instance`, that get nothing new: what every claim asks first, at once."""
 NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
 
 
@@ -83,7 +87,7 @@ def pick(
         if len(group) == 1:
             kind = group[0].kind
             limit = min(want, room.get(kind, want))
-            heads = db.listed(db.queries.head, *group[0], now, limit, over)
+            heads = db.head(*group[0], now, limit, over)
             taken += [job_id for _, job_id in sorted(heads)]
             if kind in room:
                 room[kind] -= len(heads)

@@ -15,7 +15,6 @@ from oaken_jobs.store.operations import Claim, Claimed, Resume, Want
 from oaken_jobs.store.sql import blocked, claim, once, reads
 from oaken_jobs.store.sql.changes import Changes
 from oaken_jobs.store.sql.claim import Filter
-from oaken_jobs.store.sql.records import drained
 from oaken_jobs.store.sql.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit
 
 CLAIM_CHARACTERS = 16 << 20
@@ -56,7 +55,6 @@ class Claims:
         """When those who have leased their fill of the hour may lease again."""
         self._held_up = False
         """Somebody gets nothing for the limits of its token."""
-        self._drained: frozenset[str] | None = None
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
         self._lanes: dict[Any, list[claim.Lane]] = {}
@@ -140,9 +138,8 @@ class Claims:
                 return _Told(refusal)
             if answer is not None:
                 return _Told(self._again(want, orjson.loads(answer)) or None)
-        if self._drained is None:
-            self._drained = drained(self._unit)
-        if self._drained and not self._drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
+        drained = self._changes.drained
+        if drained and not drained.isdisjoint((want.agent, want.agent.partition("/")[0])):
             return _Told([])
         if self._room(want) == 0:
             self._held_up = True

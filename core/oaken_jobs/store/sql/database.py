@@ -30,7 +30,8 @@ class Queries:
     and a workspace, which only `lanes_within` looks at. `listed`."""
     lanes_within: str
     head: str
-    """(run_at, id) of the first jobs that are due in a lane: of its four columns, now, how many, and ids to pass over. `listed`."""
+    """(run_at, id) of the first jobs that are due in a lane: of its four columns, now, how many, and ids to pass over. For
+    `Database.head`."""
     firsts: str
     """By lane (workspace, queue, kind, priority): [run_at, id] of its first due job or null, in the order of the lanes; then now, and ids
     to pass over. `listed`."""
@@ -96,9 +97,18 @@ class Database(Protocol):
         """The rows of a statement of `Queries` that says `listed`; an engine may have it answer with one row that holds all."""
         ...
 
+    def reserve(self, ids: Sequence[int], new: int) -> Iterable[Job]:
+        """As `jobs` with `wait`, and prepares for so many new ones; where others write, the first thing once the names are locked."""
+        ...
+
     def jobs(self, ids: Sequence[int], *, wait: bool) -> Iterable[Job]:
         """Those of these jobs that exist. Nobody else changes them until the transaction has ended; where somebody is at one, this waits,
         or without `wait` leaves it out."""
+        ...
+
+    def head(self, *values: Any) -> Sequence[Row]:
+        """What `Queries.head` gives for these values. Where others write, as many of them as can be are this transaction's from now on, and
+        `jobs` need not ask for them."""
         ...
 
     def payloads(self, ids: Sequence[int]) -> dict[int, str]:
@@ -123,6 +133,10 @@ class Database(Protocol):
 
     def replace(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         """As `insert`, but a row with a key that is there takes the other's place. No key comes twice."""
+        ...
+
+    def count(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """As `insert`, but what is not of the key is added to a row with a key that is there. No key comes twice."""
         ...
 
     def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:

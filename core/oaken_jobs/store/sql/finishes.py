@@ -15,11 +15,8 @@ _MINE = secrets.token_hex(4)
 _SIDES = 8
 _turns = count()
 """Transactions of this process that are under way side by side count in different rows of it, too."""
-_COUNT = (
-    "insert into finishes (minute, workspace, state, process, jobs, cost_usd) values (?1, ?2, ?3, ?4, ?5, ?6) "
-    "on conflict (minute, workspace, state, process) do update set jobs = finishes.jobs + excluded.jobs, "
-    "cost_usd = finishes.cost_usd + excluded.cost_usd"
-)
+_KEY = ("minute", "workspace", "state", "process")
+_COLUMNS = (*_KEY, "jobs", "cost_usd")
 
 
 def add(unit: Unit) -> None:
@@ -27,8 +24,10 @@ def add(unit: Unit) -> None:
     found = {key: (jobs, 0.0) for key, jobs in unit.finished.items()}
     found |= {(workspace, SPENT): spent for workspace, spent in unit.spent.items()}
     process = f"{_MINE}{next(_turns) % _SIDES}" if unit.db.concurrent else ""
-    for (workspace, state), (jobs, cost) in sorted(found.items()):
-        unit.db.run(_COUNT, unit.now // MINUTE_MS, workspace, state, process, jobs, cost)
+    if found:
+        minute = unit.now // MINUTE_MS
+        rows = [(minute, workspace, state, process, *counted) for (workspace, state), counted in found.items()]
+        unit.db.count("finishes", _KEY, _COLUMNS, rows)
     unit.finished.clear()
     unit.spent.clear()
 

@@ -230,11 +230,6 @@ def _drain(unit: Unit, op: Drain) -> bool:
     return done > 0
 
 
-def drained(unit: Unit) -> frozenset[str]:
-    """Agents, by `name` or `name/instance`, that get nothing new."""
-    return frozenset(row[0] for row in unit.db.all("select agent from drained"))
-
-
 def keep(unit: Unit, effect: Kept, workspace: str) -> None:
     """Writes what a finish leaves behind."""
     db, now = unit.db, unit.now

@@ -38,8 +38,9 @@ def reserve(unit: Unit, rules: Rules, ops: Sequence[Op]) -> None:
     tokens = {f"token {want.holder}" for want in wants if want.by_token}
     if names or tokens:
         unit.db.lock(names, tokens)
-    if not any(isinstance(op, Recover) for op in ops):
-        unit.load(ids | requeued | parents)
+    # What is given a grace is changed by one statement, behind the back of what was read.
+    rows = () if any(isinstance(op, Recover) for op in ops) else ids | requeued | parents
+    unit.reserve(rows, len(enqueues))
 
 
 def _kin(unit: Unit, ids: set[int]) -> set[tuple[int | None, str | None]]:

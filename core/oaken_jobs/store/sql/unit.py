@@ -101,6 +101,11 @@ class Unit:
         self.db.insert("jobs", _JOB, [job[:ENQUEUED] for job in jobs])
         self.db.insert("payloads", _BODY, [(job.id, self.payloads[job.id]) for job in jobs])
 
+    def reserve(self, ids: Iterable[int], new: int) -> None:
+        """As `load`, before anything else; `new` is how many jobs will be added, as far as is known."""
+        for job in self.db.reserve(list(ids), new):
+            self.jobs[job.id] = job
+
     def load(self, ids: Iterable[int]) -> None:
         """Brings these jobs into memory, where they exist. Nobody else changes them until the transaction has ended."""
         self._load(ids, wait=True)

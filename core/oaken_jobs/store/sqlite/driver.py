@@ -79,8 +79,14 @@ class Database(sqlite3.Connection):
     def listed(self, statement: str, *values: Any) -> Sequence[Row]:
         return orjson.loads(self.execute(statement, values).fetchall()[0][0])
 
+    def reserve(self, ids: Sequence[int], new: int) -> Iterable[Job]:
+        return self.jobs(ids, wait=True)
+
     def jobs(self, ids: Sequence[int], *, wait: bool) -> Iterable[Job]:
         return [Job._make(row) for row in self.all(JOBS_BY_ID, self.array(ids))]
+
+    def head(self, *values: Any) -> Sequence[Row]:
+        return self.listed(QUERIES.head, *values)
 
     def payloads(self, ids: Sequence[int]) -> dict[int, str]:
         return dict(self.execute(own(PAYLOADS_BY_ID), (self.array(ids),)).fetchall())
@@ -99,6 +105,11 @@ class Database(sqlite3.Connection):
 
     def replace(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         insert(self, f"insert or replace into {table}", columns, rows)
+
+    def count(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        sums = ", ".join(f"{column} = {table}.{column} + excluded.{column}" for column in columns if column not in key)
+        end = f" on conflict ({', '.join(key)}) do update set {sums}"
+        insert(self, f"insert into {table}", columns, rows, end)
 
     def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         update(self, table, keys, columns, rows)

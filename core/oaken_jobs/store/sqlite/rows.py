@@ -27,15 +27,16 @@ _SIZES = (*range(256, 64, -32), *range(64, 16, -8), *range(16, 0, -1))
 """Rows in one statement: fine enough that a group takes two or three, few enough that the statements stay prepared."""
 
 
-def insert(database: Database, into: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
-    """Adds rows in their order. `into` is the statement up to the list of columns; those that are null get their default.
+def insert(database: Database, into: str, columns: tuple[str, ...], rows: Sequence[Row], end: str = "") -> None:
+    """Adds rows in their order. `into` is the statement up to the list of columns, `end` what comes behind the values; columns that are
+    null get their default.
 
     Each row has a value somewhere.
     """
     for nulls, run in groupby(rows, _nulls):
         for chunk in _chunks(list(run)):
             bound = [value for row in chunk for value in row if value is not None]
-            database.execute(_insert(into, columns, nulls, len(chunk)), bound)
+            database.execute(_insert(into, columns, nulls, len(chunk)) + end, bound)
 
 
 def update(
