@@ -17,6 +17,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.sqlite import SqliteStore, driver, schema
+from tests.service import eventually
 
 ME = Principal(Actor("user", "me", "cli"), frozenset({"user"}))
 AGENT = Principal(Actor("agent", "worker", "http"), frozenset({"agent"}), "a")
@@ -174,6 +175,40 @@ async def test_what_another_process_wrote_is_seen_and_not_what_is_remembered(tmp
     assert (await one.jobs.heartbeat(agent, lease.lease_id)).job.cancelling
     await one.close()
     await two.close()
+
+
+async def test_own_commits_are_not_taken_for_another_processes_and_do_not_hide_them(tmp_path: Path) -> None:
+    one, two = await opened(tmp_path), await opened(tmp_path)
+    await one.store.changed()
+    for _ in range(5):
+        await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+        assert not await one.store.changed()
+    for _ in range(20):
+        await two.jobs.enqueue(ME, NewJobRequest(kind="work"))
+        await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+        await eventually(one.store.changed)
+        assert not await one.store.changed()
+    await one.close()
+    await two.close()
+
+
+async def test_all_who_come_at_one_moment_wait_for_one_reading_of_the_tokens(tmp_path: Path) -> None:
+    core = await opened(tmp_path)
+    _, token = await core.tokens.create(ME.actor, "bot", ["agent"])
+    read, reads = core.store.tokens, 0
+
+    async def counted() -> Any:
+        nonlocal reads
+        reads += 1
+        return await read()
+
+    core.store.tokens = counted  # type: ignore[method-assign]
+    for _ in range(3):
+        core.tokens.forget()
+        found = await asyncio.gather(*(core.tokens.authenticate(token, "http") for _ in range(50)))
+        assert {who.name for who in found} == {"bot"}
+    assert reads == 3
+    await core.close()
 
 
 async def test_another_processes_commits_are_noticed_once(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Writing many rows with one statement.
 
 Values go in column by column. One that is the same in all rows goes in once, as a value, and null not at all; only the others are arrays.
-Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth. So
-whole numbers, most of the others, go in as the text of an array.
+Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth.
+So whole numbers, most of the others, go in as the text of an array.
 """
 
 from __future__ import annotations
