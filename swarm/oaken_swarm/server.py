@@ -157,6 +157,8 @@ class _Connection(HttpToolsProtocol):
         self._whole = True
         """Whether all of what is read now belongs to one message."""
         self._may_be_long = False
+        self._spaced = False
+        """A value of this head may have spaces behind it."""
         self._in_body = False
         self._heard = 0.0
         self._refused = False
@@ -190,6 +192,9 @@ class _Connection(HttpToolsProtocol):
             return
         self._heard = self.loop.time()
         self._whole = not self._in_body
+        # Looked for once, for a look at each header is felt at ten thousand calls a second.
+        apart = not self._whole or self._head_bytes > 0 or self._uncounted > 0
+        self._spaced = apart or b" \r\n" in data or b"\t\r\n" in data
         self._may_be_long = self._head_bytes + self._uncounted + len(data) > MAX_HEAD_BYTES
         super().data_received(data)
         if self._in_body or self._refused:
@@ -209,12 +214,13 @@ class _Connection(HttpToolsProtocol):
         if self._head_since is None:
             self._head_since = self._heard
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value.rstrip(b" \t"))  # the parser takes away only what stands before a value
-
     def on_headers_complete(self) -> None:
         if self._refused:
             return
+        if self._spaced:  # the parser takes away only what stands before a value
+            self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
+            if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers):
+                self.expect_100_continue = True
         # What was read with the head may be its body, so the head is measured.
         if self._may_be_long and len(self.url) + sum(map(_bytes_of, self.headers)) > MAX_HEAD_BYTES:
             self._refuse_head()

@@ -8,6 +8,7 @@ import gc
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -203,4 +204,34 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector(server: Service, p
         gc.garbage.clear()
         gc.enable()
     assert left["RequestResponseCycle"] == 0, left
+    writer.close()
+
+
+@pytest.mark.parametrize("cut", [b"", b"Host: local", b"localhost \t"], ids=["whole", "in the value", "behind it"])
+async def test_spaces_behind_a_value_mean_nothing(server: Service, cut: bytes) -> None:
+    """The parser leaves them, however the head is cut into pieces."""
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost \t\r\nConnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    first = head[: head.index(cut) + len(cut)] if cut else head
+    writer.write(first)
+    if cut:
+        connections: Any = server.server._uvicorn.server_state.connections
+
+        async def came() -> bool:
+            return any(connection._head_bytes == len(first) for connection in connections)
+
+        await eventually(came)
+        writer.write(head[len(first) :])
+    assert (await told(reader)).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_spaces_behind_it_do_not_hide_that_a_client_waits_to_go_on(server: Service) -> None:
+    token = await server.token("ann", "user")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue \r\n"
+    writer.write(f"{head}Authorization: Bearer {token}\r\nContent-Length: 12\r\nConnection: close\r\n\r\n".encode())
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).startswith(b"HTTP/1.1 100 ")
+    writer.write(b'{"kind":"a"}')
+    assert (await told(reader)).startswith(b"HTTP/1.1 201 ")
     writer.close()
