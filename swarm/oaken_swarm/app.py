@@ -58,6 +58,8 @@ _ROUTE = "oaken.route"
 """In the scope of a call: the template of its route."""
 INSTANCE_HEADER = b"oaken-instance"
 """Of a call to a mount, which has no field for it: which of several processes with the token calls."""
+_API = frozenset(route.path.split("/", 2)[1] for route in ROUTES)
+"""First segments of the interface's paths. What is neither there nor a mount is a page, or none."""
 _NOBODY = Principal(Actor("user", "nobody", "http"), frozenset())
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in _ALWAYS) + b"content-type: %b\r\ncontent-length: %d\r\n"
@@ -132,7 +134,7 @@ class App:
             headers = _Headers(scope)
             door = path.split("/", 2)[1]
             address = address_of(scope.get("client"), headers.forwarded_for, self._behind_proxy)
-            if self._cockpit is not None and door in self._cockpit.doors:
+            if self._cockpit is not None and door not in _API and door not in self._mounts:
                 answer = await self._show(self._cockpit, scope, path, headers, receive, address)
             else:
                 self._guard.check(headers.hosts, headers.origin)

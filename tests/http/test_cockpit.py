@@ -622,3 +622,58 @@ async def test_a_story_goes_to_its_end_however_much_was_reported_and_says_what_i
 
     monkeypatch.setattr(core.jobs, "activity", latest)
     assert "What came before is left out." in (await ann.get(f"/activity/{job}")).text
+
+
+async def test_who_makes_a_new_secret_of_the_own_token_sees_it_although_the_session_ends_with_the_old_one(
+    server: Service, browser: Browsers
+) -> None:
+    chief = await browser("admin", name="chief")
+    answer = await chief.post("/tokens/chief/rotate")
+    secret = re.search(r"oak_[\w-]+", answer.text)
+    assert answer.status_code == 200
+    assert secret is not None
+    assert "This session ended with the old secret" in answer.text
+    assert (await chief.get("/tokens")).status_code == 303
+    again = Browser(server, None)
+    assert (await again.post("/login", {"token": secret[0]})).headers["Location"] == "/"
+
+
+async def test_who_sends_a_form_after_the_session_has_ended_hears_that_nothing_was_done(
+    server: Service, core: Core, browser: Browsers, job: str
+) -> None:
+    ann = await browser("user")
+    await core.sessions.close(ann.secret)
+    answer = await ann.post(f"/activity/{job}/cancel")
+    assert answer.status_code == 303
+    assert answer.headers["Location"] == f"/login?next=/activity/{job}&said=unsent"
+    assert "Nothing was done" in (await ann.get(answer.headers["Location"])).text
+    assert "Nothing was done" not in (await ann.get(f"/login?next=/activity/{job}")).text
+    assert (await core.jobs.get(BOSS, int(job))).state == "queued"
+
+
+async def test_requeueing_all_that_match_means_those_that_failed_unless_a_state_is_named(
+    core: Core, browser: Browsers, job: str
+) -> None:
+    await core.jobs.cancel(BOSS, int(job))
+    kind = (await core.jobs.get(BOSS, int(job))).kind
+    ann = await browser("user")
+    assert "No job matches" in (await ann.get(f"/jobs/bulk?action=requeue&kind={kind}")).text
+    preview = (await ann.get(f"/jobs/bulk?action=requeue&kind={kind}&state=cancelled")).text
+    assert "1 job</b> would be put back" in preview
+
+
+@pytest.mark.parametrize("days", ["-1", "1.5", "0", "99999999", "soon"])
+async def test_the_days_of_a_token_are_told_their_bounds(browser: Browsers, days: str) -> None:
+    root = await browser("admin")
+    answer = await root.post("/tokens", {"name": "new", "roles": "user", "days": days})
+    assert answer.status_code == 422
+    assert "days: must be a whole number of days from 1 to 3650" in answer.text
+
+
+async def test_what_is_no_page_is_a_page_to_who_wants_one(browser: Browsers, server: Service) -> None:
+    ann = await browser("user")
+    for path in ("/nope", "/nope/further", "/jobs/"):
+        answer = await ann.get(path)
+        assert answer.status_code == 404
+        assert answer.headers["Content-Type"].startswith("text/html")
+        problem(await ann.get(path, headers={"Accept": "*/*"}), 404, "not_found")

@@ -38,7 +38,6 @@ class Cockpit:
         self._paths = Paths(PAGES)
         # They take half a second, which nobody is to wait for: neither who starts a server nor who looks at a page first.
         threading.Thread(target=template.load, name="templates", daemon=True).start()
-        self.doors = frozenset(page.path.split("/", 2)[1] for page in PAGES)
 
     async def answer(self, visit: Visit) -> tuple[Answer | Stream, Page | None]:
         """What a visit is answered, and by which page; None where it found none."""
@@ -102,13 +101,15 @@ class Cockpit:
         is asked once more, by a page of ours."""
         if not visit.browser:
             return problem_answer(refusal)
+        said = ""
         here = visit.path + (f"?{visit.query.decode('latin-1')}" if visit.query else "")
         if visit.method != "GET":
-            here = _back(visit)
+            here, said = _back(visit), "&said=unsent"
         elif visit.fetch_site == b"cross-site":
             return view.render("again.html", title="Oaken", where=here)
-        back = "" if here == "/" or len(here) > LONGEST else f"?next={quote(here, safe='/')}"
-        return Answer(b"", 303, ((b"location", f"/login{back}".encode()),))
+        where = "" if here == "/" or len(here) > LONGEST else f"&next={quote(here, safe='/')}"
+        query = f"{where}{said}"
+        return Answer(b"", 303, ((b"location", f"/login{'?' if query else ''}{query[1:]}".encode()),))
 
 
 def _refused(view: View, visit: Visit, refusal: OakenError) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -37,7 +37,12 @@ class BulkForm(BulkQuery):
     skipped: Count = 0
 
 
+B = TypeVar("B", bound=BulkQuery)
+
+
 async def preview(view: View, asked: BulkQuery) -> Answer | Stream:
+    asked = _meant(asked)
+
     async def found() -> dict[str, Any]:
         bulk = await _call(view, asked, None, dry_run=True)
         return {**_of(asked), "bulk": bulk, "begun": False, "done": 0, "skipped": 0, "total": bulk.matched}
@@ -46,12 +51,20 @@ async def preview(view: View, asked: BulkQuery) -> Answer | Stream:
 
 
 async def step(view: View, asked: BulkForm) -> Answer | Stream:
+    asked = _meant(asked)
+
     async def found() -> dict[str, Any]:
         bulk = await _call(view, asked, asked.cursor, dry_run=False)
         done, skipped = asked.done + bulk.done, asked.skipped + bulk.skipped
         return {**_of(asked), "bulk": bulk, "begun": True, "done": done, "skipped": skipped, "total": asked.total}
 
     return await view.render_soon("bulk.html", f"{asked.action.capitalize()} many", found())
+
+
+def _meant(asked: B) -> B:
+    """Who puts back what matches means what has failed. What was cancelled, waits for its time or for an answer is put back where that is
+    asked for by its state."""
+    return asked if asked.action == "cancel" or asked.state else asked.model_copy(update={"state": ("failed",)})
 
 
 async def _call(view: View, asked: BulkQuery, cursor: str | None, *, dry_run: bool) -> Bulk:

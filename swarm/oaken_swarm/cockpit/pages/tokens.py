@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from oaken_jobs import auth, views
-from oaken_jobs.errors import Conflict, NotFound, OakenError, Unavailable
+from oaken_jobs.errors import Conflict, NotFound, OakenError, Unauthenticated, Unavailable
 from oaken_jobs.model import ROLES, Limits, Role
 from oaken_jobs.redaction import clean
 from oaken_jobs.requests import EmptyRequest, Kind, QueueName, Request, Workspace
@@ -23,13 +24,17 @@ DAYS = 86_400
 Made = Awaitable[tuple[TokenRow, str]]
 
 
-def _number(value: Any) -> Any:
-    return (
-        float(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8 else value
-    )
+MOST_DAYS = 3650
 
 
-Days = Annotated[float, BeforeValidator(_number), Field(gt=0, le=3650)]
+def _days(value: Any) -> int:
+    days = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8 else 0
+    if not 0 < days <= MOST_DAYS:
+        raise PydanticCustomError("control", "must be a whole number of days from 1 to {most}", {"most": MOST_DAYS})
+    return days
+
+
+Days = Annotated[int, BeforeValidator(_days)]
 
 
 class OnceForm(Request):
@@ -108,14 +113,15 @@ async def _shown_once(view: View, asked: OnceForm, name: str, make: Callable[[],
 async def _page(view: View, said: str | None = None, made: tuple[TokenRow, str] | None = None) -> Answer:
     """The page; with a secret that was `made`, which is shown this once and stands in no address."""
     sessions = await view.core.sessions.list(view.who)
-    own = await view.core.sessions.find(view.secret) if view.secret is not None else None
+    own = await _own(view)
     return view.render(
         "tokens.html",
         title="Tokens",
         all_roles=ROLES,
         once=secrets.token_urlsafe(12),
         made=(made[0].name, made[1]) if made is not None else None,
-        own=own.row.id if own is not None else None,
+        own=own,
+        ended=view.secret is not None and own is None,
         said=said,
         sessions=[
             {
@@ -129,6 +135,16 @@ async def _page(view: View, said: str | None = None, made: tuple[TokenRow, str] 
         ],
         tokens=[views.token(row) for row in await view.core.tokens.list()],
     )
+
+
+async def _own(view: View) -> int | None:
+    """The id of the session that asks. None where a token does, and where the session has ended with the secret that it was opened by."""
+    if view.secret is None:
+        return None
+    try:
+        return (await view.core.sessions.find(view.secret)).row.id
+    except Unauthenticated:
+        return None
 
 
 def _name(view: View) -> str:
