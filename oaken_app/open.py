@@ -21,7 +21,7 @@ from oaken_app.options import DataDir
 from oaken_app.show import line
 from oaken_app.vault import write_private
 from oaken_jobs import config
-from oaken_jobs.errors import InvalidRequest, NotFound
+from oaken_jobs.errors import InvalidRequest, NotFound, Unauthenticated
 from oaken_jobs.maintenance import living
 from oaken_swarm.visit import CODE_PATH
 
@@ -67,7 +67,14 @@ async def _code(data_dir: Path | None, name: str) -> tuple[str, str]:
         if not rows:
             raise NotFound("No server runs on this data folder. Start one with `oaken serve`.")
         newest = max(rows, key=lambda row: row.started_at)
-        return _reachable(str(newest.address)), await core.sessions.new_code(name)
+        try:
+            code = await core.sessions.new_code(name)
+        except Unauthenticated as refusal:
+            raise Unauthenticated(
+                f"{refusal.message.partition('. ')[0]}. Make another with `oaken token create NAME --role admin`, and open the pages with "
+                "`oaken open --as NAME`."
+            ) from None
+        return _reachable(str(newest.address)), code
 
 
 def _reachable(address: str) -> str:

@@ -51,3 +51,14 @@ def test_without_a_server_or_with_a_name_that_is_no_token_it_says_so(processes: 
     said = opened(processes.folder, "--as", "nobody")
     assert (said.code, "no token named 'nobody'" in said.err) == (1, True)
     assert not (processes.folder / "open.html").exists()
+
+
+def test_where_the_token_is_no_good_it_says_how_to_go_on(processes: Processes) -> None:
+    processes.serve()
+    folder = ("--data-dir", str(processes.folder))
+    oaken("token", "revoke", "local-admin", *folder)
+    said = opened(processes.folder)
+    assert said.code == 1
+    assert "local-admin was revoked" in said.err
+    assert "oaken token create NAME --role admin" in said.err
+    assert "oaken open --as NAME" in said.err

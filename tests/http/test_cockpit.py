@@ -32,6 +32,7 @@ RULES_OF: dict[str, set[str]] = {
     "GET /jobs": ALL,
     "GET /jobs/bulk": MANAGE,
     "POST /jobs/bulk": MANAGE,
+    "GET /jobs/bulk/done": MANAGE,
     "GET /activity/{id}": READ,
     "GET /activity/{id}/payload": READ,
     "GET /activity/{id}/result": READ,
@@ -75,7 +76,10 @@ FIELDS = {
     "POST /activity/{id}/answer": {"text": "Yes."},
     "POST /activity/{id}/adopt": {"epoch": "1"},
 }
-QUERY = {"GET /jobs/bulk": {"action": "cancel", "state": "queued"}}
+QUERY = {
+    "GET /jobs/bulk": {"action": "cancel", "state": "queued"},
+    "GET /jobs/bulk/done": {"action": "cancel", "state": "queued", "total": "3", "done": "2"},
+}
 
 
 def test_every_page_has_a_rule_and_every_rule_a_page() -> None:
@@ -598,7 +602,9 @@ async def test_jobs_that_have_ended_between_preview_and_deed_are_accounted_for(c
     seen = await ann.get("/jobs/bulk", params={"action": "cancel", "kind": "many"})
     fields = dict(re.findall(r'type="hidden" name="(cursor|total)" value="([^"]+)"', seen.text))
     await core.jobs.cancel(BOSS, jobs[0])
-    done = await ann.post("/jobs/bulk", {"action": "cancel", "kind": "many", **fields})
+    sent = await ann.post("/jobs/bulk", {"action": "cancel", "kind": "many", **fields})
+    assert sent.status_code == 303, "so that a reload does nothing again"
+    done = await ann.get(sent.headers["Location"])
     assert "<b>3</b> of 3: 2 cancelled, 1 did not match any more." in done.text
     assert 'max="3" value="3"' in done.text
 
@@ -677,3 +683,14 @@ async def test_what_is_no_page_is_a_page_to_who_wants_one(browser: Browsers, ser
         assert answer.status_code == 404
         assert answer.headers["Content-Type"].startswith("text/html")
         problem(await ann.get(path, headers={"Accept": "*/*"}), 404, "not_found")
+
+
+async def test_a_job_that_asks_says_that_to_run_it_now_closes_its_question(
+    core: Core, browser: Browsers, job: str
+) -> None:
+    bot = Principal(Actor("agent", "bot", "http"), frozenset({"agent"}))
+    [lease] = await core.jobs.lease(bot)
+    ann = await browser("user")
+    assert "closes the question" not in (await ann.get(f"/activity/{job}")).text
+    await core.jobs.ask(bot, lease.lease_id, "Which one?")
+    assert "closes the question" in (await ann.get(f"/activity/{job}")).text

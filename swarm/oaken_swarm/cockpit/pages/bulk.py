@@ -11,6 +11,7 @@ from oaken_jobs.store.base import JobFilter
 from oaken_swarm.call import Answer, Stream
 from oaken_swarm.cockpit.page import Page, View
 from oaken_swarm.cockpit.pages.jobs import said_of
+from oaken_swarm.cockpit.template import query
 from oaken_swarm.query import Flag
 from oaken_swarm.routes.jobs import JobsQuery, filter_of
 
@@ -47,18 +48,32 @@ async def preview(view: View, asked: BulkQuery) -> Answer | Stream:
         bulk = await _call(view, asked, None, dry_run=True)
         return {**_of(asked), "bulk": bulk, "begun": False, "done": 0, "skipped": 0, "total": bulk.matched}
 
-    return await view.render_soon("bulk.html", f"{asked.action.capitalize()} many", found())
+    return await view.render_soon("bulk.html", _title(asked), found())
 
 
-async def step(view: View, asked: BulkForm) -> Answer | Stream:
+async def step(view: View, asked: BulkForm) -> Answer:
+    """One of them; the last leads to a page that may be loaded again without doing anything again."""
     asked = _meant(asked)
+    bulk = await _call(view, asked, asked.cursor, dry_run=False)
+    so_far = {"total": asked.total, "done": asked.done + bulk.done, "skipped": asked.skipped + bulk.skipped}
+    if bulk.cursor is not None:
+        return _progress(view, asked, bulk, so_far)
+    return view.go(f"/jobs/bulk/done?{query(_of(asked)['filter'] | {'action': asked.action} | so_far)}")
 
-    async def found() -> dict[str, Any]:
-        bulk = await _call(view, asked, asked.cursor, dry_run=False)
-        done, skipped = asked.done + bulk.done, asked.skipped + bulk.skipped
-        return {**_of(asked), "bulk": bulk, "begun": True, "done": done, "skipped": skipped, "total": asked.total}
 
-    return await view.render_soon("bulk.html", f"{asked.action.capitalize()} many", found())
+async def done(view: View, asked: BulkForm) -> Answer:
+    return _progress(view, asked, _OVER, {"total": asked.total, "done": asked.done, "skipped": asked.skipped})
+
+
+_OVER = Bulk(0, 0, 0, 0, None, 0)
+
+
+def _progress(view: View, asked: BulkForm, bulk: Bulk, so_far: dict[str, int]) -> Answer:
+    return view.render("bulk.html", title=_title(asked), **_of(asked), bulk=bulk, begun=True, **so_far)
+
+
+def _title(asked: BulkQuery) -> str:
+    return f"{asked.action.capitalize()} many"
 
 
 def _meant(asked: B) -> B:
@@ -82,4 +97,5 @@ def _of(asked: BulkQuery) -> dict[str, Any]:
 PAGES = (
     Page("GET", "/jobs/bulk", preview, BulkQuery, needs="manage"),
     Page("POST", "/jobs/bulk", step, BulkForm, needs="manage"),
+    Page("GET", "/jobs/bulk/done", done, BulkForm, needs="manage"),
 )
