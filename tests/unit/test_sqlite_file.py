@@ -110,6 +110,17 @@ async def test_what_an_older_schema_kept_is_kept(tmp_path: Path, monkeypatch: py
             "actor_id, actor_via) values ('default', 'work', 'default', 'default', 'queued', 50, 5, 1, 1, 'user', 'me', 'http')"
         )
         db.execute("insert into payloads values (1, '{\"a\":1}')")
+        db.execute(
+            "insert into jobs (workspace, kind, queue, routed_by, state, priority, max_attempts, created_at, run_at, actor_kind, "
+            "actor_id, actor_via, epoch, attempts, nonce, holder, agent, lease_expires, lease_ms, started_at) values ('default', 'other', "
+            "'default', 'default', 'running', 50, 5, 1, 1, 'user', 'me', 'http', 2, 2, ?, 'worker', 'worker', ?, 60000, 2)",
+            ("0" * 24, 4_000_000_000_000),
+        )
+        db.execute("insert into payloads values (2, '{}')")
+        begun = "insert into attempts (job_id, epoch, attempt, agent, holder, nonce, started_at, ended_at, outcome, error) values "
+        db.execute(
+            f"{begun} (2, 1, 1, 'b', 'b', 'n', 1, 2, 'failed', 'boom'), (2, 2, 2, 'worker', 'worker', '{'0' * 24}', 2, null, null, null)"
+        )
         db.execute("insert into labels values ('note:1', 'human', 'queue', 'mail', 1)")
         db.execute("insert into documents values ('d', 't', 1, 'x', 1)")
         db.execute("insert into document_sources values ('d', 'file', 1)")
@@ -124,6 +135,10 @@ async def test_what_an_older_schema_kept_is_kept(tmp_path: Path, monkeypatch: py
     assert await core.jobs.vectors(ME) == [("document:d", "m", [1.0])]
     (lease,) = await core.jobs.lease(AGENT)
     assert (lease.job.id, lease.payload, lease.job.serial_key) == (1, '{"a":1}', None)
+    attempts = [(one.epoch, one.agent, one.outcome) for one in await core.store.attempts(2)]
+    assert attempts == [(1, "b", "failed"), (2, "worker", None)]
+    await core.jobs.complete(AGENT, f"2-2-{'0' * 24}")
+    assert [one.outcome for one in await core.store.attempts(2)] == ["failed", "succeeded"]
     await core.close()
 
 
