@@ -172,9 +172,18 @@ def test_a_story_tells_an_attempt_where_it_begins_and_how_it_ended_where_it_ends
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\0b", "a␀b"), ("\x1b[31m", "␛[31m"), ("a\n\tb", "a\n\tb"), ("é\x7f", "é␡"), ("\u202eabc", "\u202eabc")],
+    [
+        ("a\0b", "a␀b"),
+        ("\x1b[31m", "␛[31m"),
+        ("a\n\tb", "a\n\tb"),
+        ("é\x7f", "é␡"),
+        ("\u202elive\u202c", "\ufffdlive\ufffd"),
+        ("\u202a\u202b\u202d", "\ufffd\ufffd\ufffd"),
+        ("\u2066a\u2067b\u2068c\u2069", "\ufffda\ufffdb\ufffdc\ufffd"),
+        ("שלום\u200f, עולם", "שלום\u200f, עולם"),
+    ],
 )
-def test_control_characters_are_seen(text: str, shown: str) -> None:
+def test_control_characters_are_seen_and_not_obeyed(text: str, shown: str) -> None:
     assert template.visible(text) == shown
 
 
