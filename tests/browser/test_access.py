@@ -21,6 +21,7 @@ CHECKS = {
     "dark": {"resultTypes": ["violations"], "runOnly": ["color-contrast"]},
 }
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+NARROW = {"width": 375, "height": 667}
 SHOTS.mkdir(exist_ok=True)
 
 
@@ -105,6 +106,28 @@ async def test_on_a_phone_words_stay_whole_and_what_helps_is_in_sight(cockpit: C
     await page.goto("/")
     box = await page.get_by_role("button", name="Resume embed").bounding_box()
     assert box["x"] + box["width"] <= PHONE["width"]
+
+
+async def test_on_a_phone_the_navigation_and_what_acts_lie_within_the_width(cockpit: Cockpit) -> None:
+    pages = await lively(cockpit)
+    await cockpit.service.token("old", "viewer")
+    page = await (await cockpit.context("admin", viewport=NARROW)).new_page()
+    for name in ("overview", "agents", "queues", "schedules", "tokens", "trace"):
+        await page.goto(pages[name])
+        assert await page.locator("nav a").count() == 9
+        assert await page.evaluate(_OUTSIDE) == [], name
+    await page.goto("/tokens")
+    await page.get_by_role("row", name="old").get_by_text("Revoke", exact=True).click()
+    assert await page.evaluate(_OUTSIDE) == []
+
+
+_OUTSIDE = """() => [...document.querySelectorAll("nav a, main button, main summary, main td .button")]
+  .filter((one) => one.getClientRects().length)
+  .filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.left < 0 || box.right > document.documentElement.clientWidth;
+  })
+  .map((one) => one.textContent)"""
 
 
 _BROKEN = """() => {

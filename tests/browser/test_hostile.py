@@ -79,7 +79,10 @@ async def test_hostile_text_is_shown_as_text_and_breaks_no_layout(cockpit: Cockp
     ]:
         await page.goto(path)
         found = await page.evaluate(_FOUND)
-        assert found == {"heads": 1, "alive": 0, "foot": 1, "wide": 0}, (path, found)
+        assert found == {"heads": 1, "alive": 0, "foot": 1, "wide": 0, "turning": 0}, (path, found)
+    await page.goto(f"/activity/{made['override']['succeeded']}")
+    await page.locator("#result summary").click()
+    await expect(page.locator("#result pre")).to_contain_text("\ufffd\ufffdabc\ufffd evil.example")
     await page.goto(f"/activity/{made['nul']['succeeded']}")
     await page.locator("#result summary").click()
     await expect(page.locator("#result pre")).to_contain_text("\\u0000")
@@ -94,6 +97,7 @@ _FOUND = """() => ({
   heads: document.querySelectorAll("h1").length,
   alive: document.querySelectorAll("main script, main img, main iframe, main [onload], main [onerror], main [onmouseover]").length,
   foot: document.querySelectorAll("body > footer").length,
+  turning: [...document.body.textContent.matchAll(/[\u202a-\u202e\u2066-\u2069]/g)].length,
   wide: Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth),
 })"""
 
@@ -128,6 +132,7 @@ async def test_the_direction_of_a_text_ends_with_it_however_its_marks_are_paired
         await cockpit.core.jobs.trace(bot, lease.lease_id, [TraceRow(model=text, tool="x")])
         row = page.locator(f"article[data-key='{lease.job.id}-{lease.job.epoch}'] .added > .dim")
         assert await row.evaluate(_LEFT_TO_RIGHT), text
+        assert (await page.evaluate(_FOUND))["turning"] == 0
 
 
 _LEFT_TO_RIGHT = """(element) => {

@@ -500,6 +500,38 @@ async def test_a_page_that_takes_long_begins_at_once_and_ends_with_what_was_foun
     assert rest.endswith("</html>")
 
 
+async def test_who_only_is_an_agent_is_told_what_concerns_its_own_jobs_alone(core: Core, browser: Browsers) -> None:
+    """Counts are of all jobs; of others' jobs nothing else is said, neither that they are there nor that there are none."""
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="theirs"))
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="mine"))
+    await core.jobs.enqueue(BOSS, NewJobRequest(kind="theirs"))
+    here = await browser("agent", name="me")
+    held: dict[str, int] = {}
+    for name, kind in (("me", "mine"), ("other", "theirs")):
+        agent = Principal(Actor("agent", name, "http"), frozenset({"agent"}))
+        [lease] = await core.jobs.lease(agent, kinds=[kind])
+        held[name] = lease.job.id
+    boss = await browser("viewer")
+    for path in ("/", "/agents"):
+        page = (await here.get(path)).text
+        assert f'href="/activity/{held["me"]}"' in page, path
+        assert f'href="/activity/{held["other"]}"' not in page, path
+        assert f'href="/activity/{held["other"]}"' in (await boss.get(path)).text, path
+    overview = (await here.get("/")).text
+    assert "Counts are of all jobs; jobs are shown where they are your own" in overview
+    assert 'href="/jobs?state=queued"' not in overview
+    for said in ("Nothing waits for anything", "Nobody asks", "Nothing has ended badly"):
+        assert said not in overview
+        assert said in (await boss.get("/")).text
+    for said in ("None of your own waits", "None of your own asks", "None of your own has ended badly", "Your oldest"):
+        assert said in overview
+    assert "None of your own has ended yet" in (await here.get("/feed")).text
+    assert "None of your own matches" in (await here.get("/jobs?kind=theirs")).text
+    queues = (await here.get("/queues")).text
+    assert "Your oldest waiting" in queues
+    assert "state=queued" not in queues
+
+
 async def test_a_text_that_looks_like_a_time_is_kept_as_it_was_written(core: Core, browser: Browsers) -> None:
     ann, bot = await browser("user"), Principal(Actor("agent", "bot", "worker"), frozenset({"agent"}))
     text = "2026-11-30T10:00"

@@ -27,6 +27,8 @@ OK, BAD, OLD = (
     Finishes(MINUTE - 5, "failed", 99, 0),
 )
 ONE = Finishes(MINUTE, "succeeded", 1, 0)
+GONE = Finishes(MINUTE, "cancelled", 3, 0)
+NO_AGENT = cause("no_agent", "no agent takes kind x", 2)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,12 @@ ONE = Finishes(MINUTE, "succeeded", 1, 0)
         ({"queued": 9}, [PAUSED], [OK], "warn", "Work flows, some is stuck"),
         ({"queued": 9}, [PAUSED], [OLD], "bad", "Nothing moves"),
         ({"queued": 3}, [RETRY], [], "note", "Nothing runs now"),
-        ({"queued": 3}, [], [], "ok", "Work flows"),
+        ({"queued": 3}, [], [], "note", "Nothing runs now"),
+        ({"queued": 2}, [NO_AGENT], [GONE], "bad", "Nothing moves"),
+        ({"queued": 2}, [], [GONE], "note", "Nothing runs now"),
+        ({"queued": 2}, [RETRY], [GONE], "note", "Nothing runs now"),
+        ({"queued": 2}, [NO_AGENT], [GONE, ONE], "warn", "Work flows, some is stuck"),
+        ({"queued": 2}, [NO_AGENT], [GONE, Finishes(MINUTE, "failed", 1, 0)], "bad", "Much of what ends fails"),
         ({"queued": 1, "running": 1}, [], [Finishes(MINUTE, SPENT, 50, 1.0)], "ok", "Work flows"),
     ],
 )
@@ -61,9 +68,28 @@ def test_causes_that_somebody_must_see_to_are_named(finishes: list[Finishes]) ->
 @pytest.mark.parametrize(
     ("counts", "causes", "finishes", "rest"),
     [
-        ({"queued": 1}, [], [], "0 run, 1 waits; none ended in the last 5 minutes."),
-        ({"queued": 2, "running": 1}, [], [ONE], "1 runs, 2 wait; 1 job ended in the last 5 minutes."),
-        ({"queued": 1}, [PAUSED._replace(jobs=1)], [], "1 job waits, and none ended in the last 5 minutes. "),
+        ({"queued": 1}, [], [], "1 job waits for its turn; none finished in the last 5 minutes."),
+        ({"queued": 2}, [], [], "2 jobs wait for their turn; none finished in the last 5 minutes."),
+        ({"queued": 2, "running": 1}, [], [ONE], "1 runs, 2 wait; 1 job finished in the last 5 minutes."),
+        ({"queued": 1}, [PAUSED._replace(jobs=1)], [], "1 job waits, and none finished in the last 5 minutes. "),
+        (
+            {"queued": 2},
+            [NO_AGENT],
+            [GONE],
+            "2 jobs wait, and none finished in the last 5 minutes (3 were cancelled). ",
+        ),
+        (
+            {},
+            [],
+            [GONE._replace(jobs=1)],
+            "No job is queued or running; none finished in the last 5 minutes (1 was can",
+        ),
+        (
+            {"running": 1},
+            [],
+            [OK, Finishes(MINUTE, "failed", 1, 0), GONE],
+            "1 runs, 0 wait; 10 jobs finished in the last 5 minutes, 1 of them failed (3 were cancelled).",
+        ),
         ({"queued": 1}, [RETRY], [], "1 job waits: "),
         ({"running": 1, "queued": 2}, [PAUSED._replace(jobs=1)], [], "1 runs; 1 job waits until somebody sees to it. "),
         ({"queued": 8}, [PAUSED], [ONE], "0 run; 8 jobs wait until somebody sees to them. "),
@@ -146,9 +172,18 @@ def test_a_story_tells_an_attempt_where_it_begins_and_how_it_ended_where_it_ends
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\0b", "a␀b"), ("\x1b[31m", "␛[31m"), ("a\n\tb", "a\n\tb"), ("é\x7f", "é␡"), ("\u202eabc", "\u202eabc")],
+    [
+        ("a\0b", "a␀b"),
+        ("\x1b[31m", "␛[31m"),
+        ("a\n\tb", "a\n\tb"),
+        ("é\x7f", "é␡"),
+        ("\u202elive\u202c", "\ufffdlive\ufffd"),
+        ("\u202a\u202b\u202d", "\ufffd\ufffd\ufffd"),
+        ("\u2066a\u2067b\u2068c\u2069", "\ufffda\ufffdb\ufffdc\ufffd"),
+        ("שלום\u200f, עולם", "שלום\u200f, עולם"),
+    ],
 )
-def test_control_characters_are_seen(text: str, shown: str) -> None:
+def test_control_characters_are_seen_and_not_obeyed(text: str, shown: str) -> None:
     assert template.visible(text) == shown
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from functools import cache
 from typing import Any, cast
@@ -21,34 +20,19 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
     127: 0x2421,
     # These begin a paragraph, which ends what keeps a direction in: as all do that are below 32.
     **dict.fromkeys((0x85, 0x2028, 0x2029), 0x2424),
+    # These turn letters around: "evil" would read as "live". What stands for them has no direction, as a name in letters would.
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
 }
 """Control characters as the signs that stand for them."""
-_ISOLATES = re.compile("[\u2066-\u2069]")
-_END = "\u2069"
 
 
 def visible(text: str) -> str:
-    """A text with its control characters shown, and its isolates closed.
+    """A text with its control characters shown, and none of them obeyed.
 
     >>> visible("a\\0b")
     'a␀b'
     """
-    return text if text.isprintable() else _closed(text.translate(_PICTURES))
-
-
-def _closed(text: str) -> str:
-    """An isolate that stays open would swallow the end of the element that the text is in, one end too many would be taken for it: then
-    the direction of what is inside turns what stands around."""
-    depth = 0
-
-    def kept(mark: re.Match[str]) -> str:
-        nonlocal depth
-        if mark[0] == _END and not depth:
-            return ""
-        depth += -1 if mark[0] == _END else 1
-        return mark[0]
-
-    return _ISOLATES.sub(kept, text) + _END * depth
+    return text if text.isprintable() else text.translate(_PICTURES)
 
 
 def told(value: object) -> Markup:

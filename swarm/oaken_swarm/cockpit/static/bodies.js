@@ -44,20 +44,11 @@ function more(place, text, from) {
   place.after(button);
 }
 
-// Control characters as the signs that stand for them, and isolates closed, as on the server.
+// Control characters as the signs that stand for them, those that turn letters around included, as on the server.
 export function visible(text) {
-  return closed(text.replace(/[\0-\x08\x0b-\x1f\x7f\x85\u2028\u2029]/g, (c) => {
+  return text.replace(/[\0-\x08\x0b-\x1f\x7f\x85\u2028-\u202e\u2066-\u2069]/g, (c) => {
+    if (c > "\u2029") return "\ufffd";
     if (c > "\x7f") return "\u2424";
     return String.fromCharCode(c === "\x7f" ? 0x2421 : 0x2400 + c.charCodeAt(0));
-  }));
-}
-
-function closed(text) {
-  let depth = 0;
-  const kept = text.replace(/[\u2066-\u2069]/g, (c) => {
-    if (c === "\u2069" && !depth) return "";
-    depth += c === "\u2069" ? -1 : 1;
-    return c;
   });
-  return kept + "\u2069".repeat(depth);
 }
