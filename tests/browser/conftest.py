@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import async_playwright
+from playwright.async_api import async_playwright, expect
 
 from oaken_jobs.archive import JournalArchive
 from oaken_jobs.config import DatabaseSettings
@@ -24,6 +24,9 @@ from tests.service import ROOT, RULES, Service, serve
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _WATCH = "document.addEventListener('securitypolicyviolation', (e) => broken(`${e.violatedDirective} ${e.blockedURI} ${e.sample}`))"
+
+# A figure is counted anew after a multiple of the time that it took, so beside other tests it may come late.
+expect.set_options(timeout=15_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
