@@ -674,6 +674,7 @@ async def test_a_machine_asleep_for_an_hour_costs_no_healthy_worker_an_attempt(w
         for _ in range(3 * 60):
             world.clock.advance(1)
             await asyncio.sleep(0.002)  # heartbeats and duties of this second
+            await until(lambda: not world.core.commit._running and not world.core.commit._under_way)
         found = await world.core.store.jobs(ids)
         assert {(job.state, job.attempts, job.lost) for job in found} == {("running", 1, 0)}
         for working in workers:

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -130,7 +131,7 @@ class PostgresStore(Reading):
             fresh = connection is None
             try:
                 connection = connection or await self._server.connect(WRITING)
-                replies = await self._write(connection, [*grace, *ops])
+                replies = await self._write(connection, [*grace, *ops], graced=bool(grace))
             except _Discontinued as error:
                 problem = error
                 grace = await self._grace(error)
@@ -163,17 +164,18 @@ class PostgresStore(Reading):
                 return connection
         return None
 
-    async def _write(self, connection: Connection, ops: Sequence[Op]) -> list[Reply]:
+    async def _write(self, connection: Connection, ops: Sequence[Op], *, graced: bool) -> list[Reply]:
         """The group in one transaction; where one operation breaks it, each under a savepoint. What is raised was not done, but
-        for `Unavailable`; a connection that is of no more use is closed."""
+        for `Unavailable`; a connection that is of no more use is closed. `graced`: the group begins with the grace that a break of time
+        asks for. Until it is committed every group asks for it, or one beside it would take leases from healthy workers."""
         try:
-            group = self._group(connection)
+            group = self._group(connection, graced)
             await group.apply(ops)
         except BaseException as error:
             await self._roll_back(connection, error)
             if len(ops) == 1 or isinstance(error, (*lost, *_GIVES_WAY, _Discontinued, asyncio.CancelledError)):
                 raise
-            group = self._group(connection)
+            group = self._group(connection, graced)
             try:
                 await group.one_by_one(ops)
             except BaseException as error:
@@ -192,6 +194,8 @@ class PostgresStore(Reading):
             raise Unavailable(
                 f"The outcome of this call is unknown: {words(error)}. Look before you repeat it."
             ) from error
+        if graced:
+            self._continuity.went_on(group.now)
         if isinstance(self._clock, DatabaseClock):
             self._clock.set(group.now)
         for version, job, payload in group.written:
@@ -206,9 +210,9 @@ class PostgresStore(Reading):
     def _session(self, connection: Connection, seconds: float) -> Session:
         return Session(connection, self._types, seconds, self._remembered)
 
-    def _group(self, connection: Connection) -> _Group:
+    def _group(self, connection: Connection, graced: bool) -> _Group:
         session = self._session(connection, STATEMENT_SECONDS)
-        return _Group(connection, session, self._begin(connection), self._transaction)
+        return _Group(connection, session, self._begin(connection), partial(self._transaction, graced))
 
     def _begin(self, connection: Connection) -> str:
         kept_until = self._planned.get(connection, 0.0) + PLANS_SECONDS
@@ -217,29 +221,30 @@ class PostgresStore(Reading):
         self._planned[connection] = time.monotonic()
         return f"discard plans; {self._server.begin}"
 
-    def _transaction(self, session: Session) -> Transaction:
-        return Transaction(session, lambda: self._moment(session), self.rules, self._leased_kinds, RowCache())
+    def _transaction(self, graced: bool, session: Session) -> Transaction:
+        return Transaction(session, lambda: self._moment(session, graced), self.rules, self._leased_kinds, RowCache())
 
-    def _moment(self, session: Session) -> Moment:
+    def _moment(self, session: Session, graced: bool) -> Moment:
         """Raises `_Discontinued` where nothing should be judged yet."""
         now, drawn = session.moment()
         if not isinstance(self._clock, DatabaseClock):
             now = self._clock.now()
-        broken = self._continuity.broken(now, steady=self.steady)
-        if broken is not None:
-            raise _Discontinued(broken, now)
-        self._continuity.went_on(now)
+        if not graced:
+            broken = self._continuity.broken(now, steady=self.steady)
+            if broken is not None:
+                raise _Discontinued(broken, now)
+            self._continuity.went_on(now)
         by_others = drawn - self._drawn
         foreign, self._drawn_by_others = by_others != self._drawn_by_others, by_others
         return Moment(now, foreign)
 
     async def _grace(self, broken: _Discontinued) -> list[Op]:
         """What is to be done before anything else: where nobody else was there either, running leases get a grace."""
-        self._continuity.went_on(broken.now)
         what, since = broken.why
         if since is not None:
             seen = "select 1 from processes where seen_at > ?1 and seen_at <= ?2"
             if await self._find(lambda db: db.one(seen, since, broken.now)) is not None:
+                self._continuity.went_on(broken.now)
                 return []
         log.warning("%s; running leases are given a grace", what)
         return [Recover(round(self.rules.recovery_grace * 1000))]
