@@ -220,16 +220,15 @@ class Machine(RuleBasedStateMachine):
             self._lose_no_ids()
 
     def _lose_no_ids(self) -> None:
-        """A transaction that is begun again on PostgreSQL, since time did not go on as it should, has drawn ids for nothing; the model does
-        not count them."""
+        """A transaction that is begun again on PostgreSQL has drawn ids for nothing; the model counts none of them."""
         store: Any = self.core.store
-        grace = store._grace
+        write = store._write
 
-        async def again(broken: Any) -> Any:
+        async def again(*given: Any, **named: Any) -> Any:
             self.database.execute("select setval('job_ids', coalesce(max(id), 1), max(id) is not null) from jobs")
-            return await grace(broken)
+            return await write(*given, **named)
 
-        store._grace = again
+        store._write = again
 
     def run(self, call: Awaitable[Any]) -> Any:
         return self.loop.run_until_complete(call)
