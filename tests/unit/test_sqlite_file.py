@@ -207,6 +207,34 @@ async def test_own_commits_are_not_taken_for_another_processes_and_do_not_hide_t
     await two.close()
 
 
+async def test_what_another_process_commits_while_it_is_asked_for_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await opened(tmp_path), await opened(tmp_path)
+    store: Any = one.store
+    run, looked, go_on = store._writer.run, asyncio.Event(), asyncio.Event()
+
+    async def slow(function: Any, *rest: Any) -> Any:
+        found = await run(function, *rest)
+        if function == store._look:
+            looked.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(store._writer, "run", slow)
+    await store.changed()
+    await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert not await store.changed()
+    await looked.wait()
+    await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    await two.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert not await store.changed(), "it cannot be known yet"
+    go_on.set()
+    await eventually(store.changed)
+    await one.close()
+    await two.close()
+
+
 async def test_all_who_come_at_one_moment_wait_for_one_reading_of_the_tokens(tmp_path: Path) -> None:
     core = await opened(tmp_path)
     _, token = await core.tokens.create(ME.actor, "bot", ["agent"])

@@ -61,9 +61,10 @@ class SqliteStore(Reading):
         """What the writer saw: another one after commits of other processes alone."""
         self._foreign = False
         """Another process has committed, and nobody was told yet."""
-        self._commits = 0
-        """Of this process; and how many there were when the watcher looked."""
-        self._commits_seen = 0
+        self._own = False
+        """This process has committed since the watcher looked."""
+        self._unsure = False
+        """Somebody else may have, too; the writer is to be asked."""
         self._asking: asyncio.Task[None] | None = None
         self._leased_kinds: dict[str, int] = {}
         self._cache = RowCache()
@@ -156,7 +157,7 @@ class SqliteStore(Reading):
                 database.execute("rollback")
                 raise
             raise Unavailable(f"The outcome of this call is unknown: {error}. Look before you repeat it.") from error
-        self._commits += 1
+        self._own = True
         if work is not None:
             work.committed()
         self._leased_kinds |= leased
@@ -187,25 +188,31 @@ class SqliteStore(Reading):
     async def changed(self) -> bool:
         if self._watcher is None:
             return False
+        own, self._own = self._own, False
         try:
             version = await self._watcher.run(data_version)
         except OperationalError as error:
+            self._own = own or self._own
             raise _unavailable(error) from None
         if version != self._version:
             self._version = version
-            if self._commits == self._commits_seen:
+            if own:
+                self._unsure = True
+                if self._asking is None or self._asking.done():
+                    self._asking = asyncio.get_running_loop().create_task(self._ask(), name="looking for others")
+            else:
                 self._foreign = True
-            elif self._asking is None or self._asking.done():
-                self._asking = asyncio.get_running_loop().create_task(self._ask(), name="looking for others")
-            self._commits_seen = self._commits
         found, self._foreign = self._foreign, False
         return found
 
     async def _ask(self) -> None:
-        """Finds out whether some of what was committed is of another process."""
-        if self._writer is not None:
-            with suppress(Error, ValueError):  # the next look asks again
+        """Finds out whether some of what was committed is of another process; what comes while the writer is asked is asked for again."""
+        while self._unsure and self._writer is not None:
+            self._unsure = False
+            try:
                 await self._writer.run(self._look)
+            except (Error, ValueError):  # of a connection that fails, or is being closed
+                self._foreign = True
 
     def _look(self, database: Database) -> int:
         """On the writer's thread: its data version. Notes where another process has committed."""
