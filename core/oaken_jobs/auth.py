@@ -307,12 +307,13 @@ class Tokens:
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
             await self.look()
-        if self._older(now - no_older_than) and self._reading is not None:
-            await asyncio.shield(self._reading)  # all that come at this moment wait for one reading
-        if self._older(now - no_older_than):
-            self._reading = asyncio.get_running_loop().create_task(self._read(), name="reading tokens")
-            self._reading.add_done_callback(self._was_read)
-            await asyncio.shield(self._reading)
+        # All that come at one moment wait for one reading. One that had begun before may be too old; the next has begun since.
+        for _ in range(2):
+            if self._older(now - no_older_than):
+                if self._reading is None:
+                    self._reading = asyncio.get_running_loop().create_task(self._read(), name="reading tokens")
+                    self._reading.add_done_callback(self._was_read)
+                await asyncio.shield(self._reading)
         return self._by_hash
 
     def _older(self, moment: float) -> bool:
@@ -326,8 +327,7 @@ class Tokens:
             self._read_at = began
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        if self._reading is reading:
-            self._reading = None
+        self._reading = None
         if not reading.cancelled():
             reading.exception()  # told to whoever waits for it
 

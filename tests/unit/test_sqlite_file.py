@@ -243,14 +243,18 @@ async def test_all_who_come_at_one_moment_wait_for_one_reading_of_the_tokens(tmp
     async def counted() -> Any:
         nonlocal reads
         reads += 1
-        return await read()
+        found = await read()
+        if reads % 2:
+            core.tokens.forget()  # what was read is old already
+        return found
 
     core.store.tokens = counted  # type: ignore[method-assign]
     for _ in range(3):
         core.tokens.forget()
+        reads = 0
         found = await asyncio.gather(*(core.tokens.authenticate(token, "http") for _ in range(50)))
         assert {who.name for who in found} == {"bot"}
-    assert reads == 3
+        assert reads == 2
     await core.close()
 
 
