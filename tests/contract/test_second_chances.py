@@ -116,6 +116,17 @@ async def test_the_first_late_result_of_an_attempt_stands(world: World) -> None:
     assert await world.core.store.results([lease.job.id]) == {lease.job.id: '{"n":1}'}
 
 
+async def test_a_late_result_shows_and_can_be_adopted_before_any_sweep(world: World) -> None:
+    job = await world.add()
+    lease = await world.take()
+    world.clock.advance(61)
+    with pytest.raises(LeaseLost, match="is kept"):
+        await world.jobs.complete(AGENT, lease.lease_id, {"n": 1})
+    assert [(a.outcome, a.late) for a in await world.attempts(job.id)] == [(None, 1)]
+    assert (await world.jobs.adopt(ME, job.id, 1)).state == "succeeded"
+    assert [(a.epoch, a.outcome, a.late) for a in await world.attempts(job.id)] == [(1, "adopted", 1)]
+
+
 async def test_a_finish_that_is_no_result_leaves_nothing_behind(world: World) -> None:
     job = await world.add()
     lease = await world.take()

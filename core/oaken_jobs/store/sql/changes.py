@@ -288,7 +288,7 @@ class Changes:
         self._unit.flush()
         found: dict[int, list[Any]] = defaultdict(list)
         for what, job_id, agent in self._unit.db.all(claim.DUE, self._now, limit):
-            found[what].append(job_id or agent)
+            found[what].append(agent if what == claim.DRAINED else job_id)
         self.drained = frozenset(found.pop(claim.DRAINED, ()))
         if not found:
             return 0

@@ -212,13 +212,19 @@ def open_questions(db: Database, where: JobFilter, limit: int) -> list[Question]
     return [Question._make(row) for row in rows]
 
 
+_UNDER_WAY = (
+    f"select {JOB_COLUMNS}, (select 1 from late_results l where l.job_id = j.id and l.epoch = j.epoch) "
+    "from jobs j where j.id = ?1 and j.state = 'running'"
+)
+
+
 def attempts(db: Database, job_id: int) -> list[Attempt]:
     # The one that goes on first: it may end between the two.
-    row = db.one(f"select {JOB_COLUMNS} from jobs j where j.id = ?1 and j.state = 'running'", job_id)
+    row = db.one(_UNDER_WAY, job_id)
     rows = db.all(f"select {ATTEMPT_COLUMNS} from attempts where job_id = ?1 order by epoch", job_id)
     found = [Attempt._make(row) for row in rows]
     if row is not None:
-        last = Attempt.of(Job._make(row))
+        last = Attempt.of(Job._make(row[:-1]))._replace(late=row[-1])
         if not found or found[-1].epoch < last.epoch:
             found.append(last)
     return found
