@@ -20,7 +20,8 @@ _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # What cannot be read is left as it is; the model says then what it wanted.
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """The number that a text of digits says."""
     return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
 
 
@@ -39,16 +40,16 @@ def words(value: Any) -> tuple[str, ...]:
 
 
 def _ids(value: Any) -> tuple[Any, ...]:
-    return tuple(_whole(word) for word in words(value))
+    return tuple(whole(word) for word in words(value))
 
 
 T = TypeVar("T")
 Words = Annotated[tuple[T, ...], Field(max_length=100), BeforeValidator(words)]
 """As `words` has them."""
 Ids = Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_ID)], ...], Field(max_length=MAX_PAGE), BeforeValidator(_ids)]
-QueryId = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_ID)]
+QueryId = Annotated[int, BeforeValidator(whole), Field(gt=0, le=MAX_ID)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_PAGE)]
+Limit = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MAX_PAGE)]
 Wait = Annotated[float, BeforeValidator(_number), Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)]
 DEFAULT_LIMIT = DEFAULT_PAGE
 

@@ -700,12 +700,22 @@ async def test_requeueing_all_that_match_means_those_that_failed_unless_a_state_
     assert "1 job</b> would be put back" in preview
 
 
-@pytest.mark.parametrize("days", ["-1", "1.5", "0", "99999999", "soon"])
-async def test_the_days_of_a_token_are_told_their_bounds(browser: Browsers, days: str) -> None:
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [
+        ("-1", "at least 1"),
+        ("0", "at least 1"),
+        ("99999999", "at most 3650"),
+        ("1.5", "a whole number"),
+        ("soon", "a whole number"),
+    ],
+)
+async def test_the_days_of_a_token_are_told_their_bounds(browser: Browsers, days: str, told: str) -> None:
     root = await browser("admin")
     answer = await root.post("/tokens", {"name": "new", "roles": "user", "days": days})
     assert answer.status_code == 422
-    assert "days: must be a whole number of days from 1 to 3650" in answer.text
+    assert "days: must be" in answer.text
+    assert told in answer.text
 
 
 async def test_what_is_no_page_is_a_page_to_who_wants_one(browser: Browsers, server: Service) -> None:

@@ -12,15 +12,10 @@ from oaken_swarm.call import Answer, Stream
 from oaken_swarm.cockpit.page import Page, View
 from oaken_swarm.cockpit.pages.jobs import said_of
 from oaken_swarm.cockpit.template import query
-from oaken_swarm.query import Flag
+from oaken_swarm.query import Flag, whole
 from oaken_swarm.routes.jobs import JobsQuery, filter_of
 
-
-def _count(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 16 else value
-
-
-Count = Annotated[int, BeforeValidator(_count), Field(ge=0)]
+Count = Annotated[int, BeforeValidator(whole), Field(ge=0)]
 
 
 class BulkQuery(JobsQuery):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from oaken_jobs import auth, views
 from oaken_jobs.errors import Conflict, NotFound, OakenError, Unauthenticated, Unavailable
@@ -18,23 +17,13 @@ from oaken_jobs.store.operations import TokenRow
 from oaken_swarm.call import Answer
 from oaken_swarm.cockpit.page import Page, View
 from oaken_swarm.cockpit.saying import Said
-from oaken_swarm.query import Words
+from oaken_swarm.query import Words, whole
 
 DAYS = 86_400
 Made = Awaitable[tuple[TokenRow, str]]
 
 
-MOST_DAYS = 3650
-
-
-def _days(value: Any) -> int:
-    days = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8 else 0
-    if not 0 < days <= MOST_DAYS:
-        raise PydanticCustomError("control", "must be a whole number of days from 1 to {most}", {"most": MOST_DAYS})
-    return days
-
-
-Days = Annotated[int, BeforeValidator(_days)]
+Days = Annotated[int, BeforeValidator(whole), Field(ge=1, le=3650)]
 
 
 class OnceForm(Request):
