@@ -30,7 +30,7 @@ from oaken_jobs.store.postgres.queries import (
 from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Prepared, Types, insert, together, update
 from oaken_jobs.store.postgres.server import Connection
-from oaken_jobs.store.sql.database import Row
+from oaken_jobs.store.sql.database import Row, adding
 from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 
 LOCKS = 2048
@@ -152,7 +152,7 @@ class Session:
 
     def count(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         ordered = sorted(rows, key=lambda row: row[: len(key)])
-        self._later(table, rows, insert(self._types, table, columns, ordered, end=_added(table, key, columns)))
+        self._later(table, rows, insert(self._types, table, columns, ordered, end=adding(table, key, columns)))
 
     def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         self._later(table, rows, update(self._types, table, keys, columns, rows))
@@ -215,13 +215,6 @@ class Session:
 
 def _number(name: str) -> int:
     return _LOCKS_OF_OURS + crc32(name.encode()) % LOCKS
-
-
-@lru_cache(maxsize=64)
-def _added(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    """What an insert ends with whose values are added to those of a row with the same key."""
-    sets = ", ".join(f"{column} = {table}.{column} + excluded.{column}" for column in columns if column not in key)
-    return f" on conflict ({', '.join(key)}) do update set {sets}"
 
 
 @lru_cache(maxsize=64)

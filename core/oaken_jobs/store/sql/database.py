@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from oaken_jobs.model import Job
 
 Row = tuple[Any, ...]
 """Or what can be read, compared and unpacked like one."""
+
+
+@lru_cache(maxsize=64)
+def adding(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """What an insert ends with whose values are added to those of a row with the same key."""
+    sums = ", ".join(f"{column} = {table}.{column} + excluded.{column}" for column in columns if column not in key)
+    return f" on conflict ({', '.join(key)}) do update set {sums}"
 
 
 @dataclass(frozen=True)

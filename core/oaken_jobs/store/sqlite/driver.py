@@ -18,7 +18,7 @@ import aiosqlite
 import orjson
 
 from oaken_jobs.model import Job
-from oaken_jobs.store.sql.database import Row
+from oaken_jobs.store.sql.database import Row, adding
 from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 from oaken_jobs.store.sqlite.dialect import own
 from oaken_jobs.store.sqlite.queries import QUERIES
@@ -107,9 +107,7 @@ class Database(sqlite3.Connection):
         insert(self, f"insert or replace into {table}", columns, rows)
 
     def count(self, table: str, key: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
-        sums = ", ".join(f"{column} = {table}.{column} + excluded.{column}" for column in columns if column not in key)
-        end = f" on conflict ({', '.join(key)}) do update set {sums}"
-        insert(self, f"insert into {table}", columns, rows, end)
+        insert(self, f"insert into {table}", columns, rows, adding(table, key, columns))
 
     def update(self, table: str, keys: tuple[str, ...], columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         update(self, table, keys, columns, rows)
