@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -27,27 +27,7 @@ from oaken_jobs.store.sqlite import driver
 from oaken_jobs.worker import Worker
 from tests.contract.statements import watch
 from tests.contract.world import AGENT, ME, OTHER, TWIN, World, until
-
-needs_serial_keys = pytest.mark.skipif("serial_key" not in NewJobRequest.model_fields, reason="no serial keys yet")
-
-
-@pytest.fixture
-async def neighbour(world: World) -> AsyncIterator[Core]:
-    """Another process on the same data, as far as the store can tell."""
-    core = world.another("cli")
-    await core.open()
-    yield core
-    await core.close()
-
-
-async def arrives(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    """The first true answer of an awaitable condition."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not (answer := await condition()):
-        assert loop.time() < deadline, "it never came true"
-        await asyncio.sleep(0.002)
-    return answer
+from tests.service import eventually
 
 
 class HeldUp:
@@ -157,14 +137,12 @@ async def test_a_job_added_while_one_of_its_full_kind_ends_is_not_stranded(world
     await _one_after_another(world, kind, how)
 
 
-@needs_serial_keys
 @pytest.mark.parametrize("how", ENDS)
 async def test_a_job_added_while_one_of_its_serial_key_ends_is_not_stranded(world: World, how: str) -> None:
     """The same, of keys."""
     await _one_after_another(world, "fragile" if how == "loss" else "work", how, serial_key="s")
 
 
-@needs_serial_keys
 async def test_a_stalled_worker_that_comes_back_frees_no_serial_key(world: World) -> None:
     """As with caps: whoever lost its lease has nothing to give back."""
     for _ in range(4):
@@ -220,14 +198,14 @@ async def test_of_two_ended_jobs_of_one_key_only_one_comes_back(world: World) ->
 
 @pytest.mark.parametrize("fate", ["commits", "rolls back"])
 async def test_who_asks_for_work_that_another_process_is_adding_waits_for_the_outcome(
-    world: World, neighbour: Core, fate: str
+    world: World, other: Core, fate: str
 ) -> None:
     """The second caller was told that the job was there; then the first one's transaction was undone, and there was none."""
-    held = HeldUp(neighbour)
+    held = HeldUp(other)
     held.breaks = fate == "rolls back"
     mine = HeldUp(world.core)
     mine.go_on.set()
-    first = asyncio.ensure_future(neighbour.jobs.enqueue(ME, NewJobRequest(kind="work", dedupe_key="k")))
+    first = asyncio.ensure_future(other.jobs.enqueue(ME, NewJobRequest(kind="work", dedupe_key="k")))
     await asyncio.to_thread(held.reached.wait, 10)
     second = asyncio.ensure_future(world.enqueue(dedupe_key="k"))
     await asyncio.to_thread(mine.asked.wait, 10)
@@ -281,14 +259,14 @@ async def test_a_group_that_could_not_be_committed_is_answered_to_nobody_as_done
 
 
 @pytest.mark.engine("sqlite")  # elsewhere they need not wait for each other
-async def test_what_reads_and_then_writes_waits_its_turn(world: World, neighbour: Core) -> None:
+async def test_what_reads_and_then_writes_waits_its_turn(world: World, other: Core) -> None:
     """A transaction that began by reading was refused as busy, at once, when it came to write beside another process."""
     for _ in range(4):
         await world.add()
     leases = await world.jobs.lease(AGENT, max=3)
-    held, mine = HeldUp(neighbour), HeldUp(world.core)
+    held, mine = HeldUp(other), HeldUp(world.core)
     mine.go_on.set()
-    other = asyncio.ensure_future(neighbour.jobs.enqueue(ME, NewJobRequest(kind="work")))
+    theirs = asyncio.ensure_future(other.jobs.enqueue(ME, NewJobRequest(kind="work")))
     await asyncio.to_thread(held.reached.wait, 10)
     calls: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(call)
@@ -304,7 +282,7 @@ async def test_what_reads_and_then_writes_waits_its_turn(world: World, neighbour
     done, _ = await asyncio.wait(calls, timeout=0.1)
     assert not done
     held.go_on.set()
-    await asyncio.gather(other, *calls)
+    await asyncio.gather(theirs, *calls)
     assert len(calls[-1].result()) == 1
 
 
@@ -524,7 +502,7 @@ class Deaf(LocalTransport):
 
 
 async def test_a_cancel_from_another_process_reaches_the_handler_without_any_signal(
-    world: World, neighbour: Core, monkeypatch: pytest.MonkeyPatch
+    world: World, other: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there were no notifications the cancel was dropped."""
     monkeypatch.setattr(Follower, "own_commit", lambda self, ops: None)
@@ -536,12 +514,12 @@ async def test_a_cancel_from_another_process_reaches_the_handler_without_any_sig
     async with Working(world, LocalTransport(world.jobs, world.core.follower, runner_principal())) as working:
         job = await world.add()
         await until(lambda: bool(working.began))
-        await neighbour.jobs.cancel(ME, job.id)
+        await other.jobs.cancel(ME, job.id)
         await until(lambda: bool(working.cancelled))  # the clock stands still: no heartbeat can have told
-        await arrives(ended)
+        await eventually(ended)
 
 
-async def test_a_worker_learns_of_a_cancel_within_a_third_of_its_lease(world: World, neighbour: Core) -> None:
+async def test_a_worker_learns_of_a_cancel_within_a_third_of_its_lease(world: World, other: Core) -> None:
     """It was ten minutes."""
 
     async def ended() -> bool:
@@ -551,10 +529,10 @@ async def test_a_worker_learns_of_a_cancel_within_a_third_of_its_lease(world: Wo
         job = await world.add()
         await until(lambda: bool(working.began))
         world.clock.advance(1)
-        await neighbour.jobs.cancel(ME, job.id)
+        await other.jobs.cancel(ME, job.id)
         world.clock.advance(world.jobs.rules.lease_seconds / 3)
         await until(lambda: bool(working.cancelled))
-        await arrives(ended)
+        await eventually(ended)
 
 
 async def test_the_worker_of_a_cancelled_job_is_told_and_comes_too_late(world: World) -> None:
@@ -608,7 +586,7 @@ async def test_a_database_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
         world.clock.advance(1)
         return (await world.job(lost.id)).state == "queued"
 
-    await arrives(back)
+    await eventually(back)
     assert (await world.take(OTHER, kinds=["work"])).job.id == lost.id
 
 
@@ -673,7 +651,8 @@ async def test_a_machine_asleep_for_an_hour_costs_no_healthy_worker_an_attempt(w
         await world.none(OTHER)  # somebody asks before any duty is done
         for _ in range(3 * 60):
             world.clock.advance(1)
-            await asyncio.sleep(0.002)  # heartbeats and duties of this second
+            for _ in range(5):
+                await asyncio.sleep(0)  # heartbeats and duties of this second begin
             await until(lambda: not world.core.commit._running and not world.core.commit._under_way)
         found = await world.core.store.jobs(ids)
         assert {(job.state, job.attempts, job.lost) for job in found} == {("running", 1, 0)}
