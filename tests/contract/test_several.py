@@ -17,7 +17,9 @@ from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.operations import Sweep
-from oaken_jobs.store.postgres import schema
+from oaken_jobs.store.postgres import schema, signals
+from oaken_jobs.store.postgres.dialect import own
+from oaken_jobs.store.postgres.queries import TAKE_HEAD
 from tests import postgres
 from tests.contract.statements import watch
 from tests.contract.world import AGENT, ME, RULES, VIEWER, World, until
@@ -146,3 +148,40 @@ async def test_ten_processes_that_start_at_once_make_the_tables_once(database_ur
     await connection.close()
     for core in cores:
         await core.close()
+
+
+async def test_a_job_that_somebody_is_at_for_a_moment_is_waited_for_by_who_waits_for_nothing(world: World) -> None:
+    """It is there, so nobody goes away empty-handed."""
+    job = await world.add()
+    asked = 0
+
+    async def count(_: Any, statement: str, call: Any) -> Any:
+        nonlocal asked
+        asked += statement == own(TAKE_HEAD)
+        return await call()
+
+    watch(world.core, count)
+    assert world.database.url is not None
+    with psycopg.connect(world.database.url) as somebody:
+        somebody.execute("select from jobs where id = %s for update", (job.id,))
+        lease = asyncio.ensure_future(world.jobs.lease(AGENT))
+        await until(lambda: asked > 1 or lease.done())
+    assert [one.job.id for one in await lease] == [job.id]
+
+
+async def test_of_many_commits_in_a_moment_others_are_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = world.core.store
+    told: list[str] = []
+    tell = store._signals._tell
+
+    async def noted(statement: str) -> None:
+        told.append(statement)
+        await tell(statement)
+
+    monkeypatch.setattr(store._signals, "_tell", noted)
+    monkeypatch.setattr(signals, "SEND_SECONDS", 3600.0)
+    await until(lambda: store._signals._sending is None or store._signals._sending.done())
+    for _ in range(5):
+        await world.add()
+        await until(lambda: bool(told))
+    assert told == [signals.SEND]
