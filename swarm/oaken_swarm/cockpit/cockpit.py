@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from typing import Any, get_origin
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from oaken_jobs import auth
 from oaken_jobs.core import Core
@@ -101,15 +101,16 @@ class Cockpit:
         is asked once more, by a page of ours."""
         if not visit.browser:
             return problem_answer(refusal)
-        said = ""
+        asked: dict[str, str] = {}
         here = visit.path + (f"?{visit.query.decode('latin-1')}" if visit.query else "")
         if visit.method != "GET":
-            here, said = _back(visit), "&said=unsent"
+            here, asked["said"] = _back(visit), "unsent"
         elif visit.fetch_site == b"cross-site":
             return view.render("again.html", title="Oaken", where=here)
-        where = "" if here == "/" or len(here) > LONGEST else f"&next={quote(here, safe='/')}"
-        query = f"{where}{said}"
-        return Answer(b"", 303, ((b"location", f"/login{'?' if query else ''}{query[1:]}".encode()),))
+        if here != "/" and len(here) <= LONGEST:
+            asked = {"next": here, **asked}
+        query = urlencode(asked, safe="/", quote_via=quote)
+        return Answer(b"", 303, ((b"location", f"/login{'?' if query else ''}{query}".encode()),))
 
 
 def _refused(view: View, visit: Visit, refusal: OakenError) -> Answer:

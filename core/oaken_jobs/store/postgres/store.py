@@ -61,7 +61,7 @@ class PostgresStore(Reading):
     """Jobs in a PostgreSQL database that any number of processes have open."""
 
     writers = 2
-    """While the database works on some groups, this process puts the next one together."""
+    """While the database works on one group, this process puts the next one together."""
     shared = True
 
     def __init__(self, url: str, rules: Rules, clock: Clock, *, pool_size: int = 8, listen: bool = True) -> None:
