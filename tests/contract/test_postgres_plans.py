@@ -16,7 +16,19 @@ from oaken_jobs.core import Core
 from oaken_jobs.kinds import Rules
 from oaken_jobs.store.postgres import store
 from oaken_jobs.store.postgres.dialect import own
-from oaken_jobs.store.postgres.queries import ACTIVITY_HEAD, LOCK_FREE_JOBS, LOCK_JOBS, QUERIES, RESERVE, TAKE_HEAD
+from oaken_jobs.store.postgres.queries import (
+    ACTIVITY_HEAD,
+    LANES_STILL_OPEN,
+    LOCK_FREE_JOBS,
+    LOCK_JOBS,
+    QUERIES,
+    RESERVE,
+    TAKE_HEAD,
+    WALK_DUE,
+    WALK_LANES,
+    WALK_LANES_WITHIN,
+    WALK_NEXT_EXPIRY,
+)
 from oaken_jobs.store.postgres.rows import update
 from oaken_jobs.store.postgres.server import SETTINGS, WRITING
 from oaken_jobs.store.sql import blocked, claim, prune, reads, unit
@@ -29,7 +41,7 @@ LIVE = 1000
 PAGES = 700
 """So many pages a query may touch: those of all that runs; the table has thousands."""
 NOW = 2_000_000_000_000
-LANE = ("default", "default", "work", 50)
+LANE = ("default", "default", "work", 50, 0)
 LANES = tuple([value] for value in LANE)
 KEY = ("default", "key 3")
 
@@ -57,16 +69,17 @@ def _update(table: str, column: str) -> str:
 
 
 HOT: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "lanes": (QUERIES.lanes, (None, None, None, None)),
-    "lanes of some": (QUERIES.lanes, (["default"], ["work"], ["other"], None)),
-    "lanes of a workspace": (QUERIES.lanes_within, (None, None, None, "default")),
+    "lanes": (WALK_LANES, (None, None, None, None)),
+    "lanes of some": (WALK_LANES, (["default"], ["work"], ["other"], None)),
+    "lanes of a workspace": (WALK_LANES_WITHIN, (None, None, None, "default")),
+    "lanes that were found": (LANES_STILL_OPEN, LANES),
     "head of a lane": (QUERIES.head, (*LANE, NOW, 10, [])),
     "firsts of lanes": (QUERIES.firsts, (*LANES, NOW, [])),
     "heads of lanes": (QUERIES.heads, (*LANES, NOW, 10, [])),
     "next run": (QUERIES.next_run, (*LANES, NOW)),
     "running of a kind": (claim.RUNNING, ("capped", NOW + 61_000 + ROWS)),
-    "what time ends": (claim.DUE, (NOW, 500)),
-    "next expiry": (claim.NEXT_EXPIRY, ()),
+    "what time ends": (WALK_DUE, (NOW, 500, 0)),
+    "next expiry": (WALK_NEXT_EXPIRY, ()),
     "jobs of busy keys": (QUERIES.busy_keys, tuple([value] for value in KEY)),
     "before a newcomer of a key": (blocked.BEFORE, (*KEY, "default", "work", 50, NOW)),
     "firsts of a key": (QUERIES.firsts_of_key, KEY),

@@ -17,8 +17,8 @@ from oaken_jobs.store.sqlite.driver import Database, connect, create_file
 from oaken_jobs.store.sqlite.queries import QUERIES
 
 FILTER = claim.Filter(None, None, (), None)
-LANE = ("default", "default", "work", 50)
-LANES = '[["default","default","work",50],["default","closed","work",900]]'
+LANE = ("default", "default", "work", 50, 0)
+LANES = '[["default","default","work",50,0],["default","closed","work",900,0]]'
 KEY = ("default", "key-1")
 
 HOT: dict[str, tuple[str, Any]] = {
@@ -30,7 +30,7 @@ HOT: dict[str, tuple[str, Any]] = {
     "heads of lanes": (QUERIES.heads, (LANES, NOW, 10, "[]")),
     "next run": (QUERIES.next_run, (LANES, NOW)),
     "running of a kind": (claim.RUNNING, ("capped", NOW)),
-    "what time ends": (claim.DUE, (NOW, 500)),
+    "what time ends": (claim.DUE, (NOW, 500, 0)),
     "running of serial keys": (QUERIES.busy_keys, ('[["default","key-1"]]',)),
     "before a newcomer of a serial key": (blocked.BEFORE, (*KEY, "default", "work", 50, NOW)),
     "firsts of a serial key": (QUERIES.firsts_of_key, KEY),
@@ -104,7 +104,7 @@ def test_each_shape_hands_out_what_is_due_in_order(database: tuple[str, Any]) ->
     shape, run = database
 
     def pick(db: Database) -> list[tuple[Any, ...]]:
-        lanes = claim.lanes(db, FILTER._replace(kinds=KINDS.get(shape)))
+        lanes = claim.lanes(db, FILTER._replace(kinds=KINDS.get(shape)), NOW).lanes
         ids = claim.pick(db, lanes, 10, CAPS, NOW)
         sql = "select -priority, run_at, id from jobs where id = ?"
         return [db.execute(sql, (job_id,)).fetchone() for job_id in ids]
@@ -142,7 +142,7 @@ def test_the_pick_equals_the_obvious_query(tmp_path: Path, seed: int) -> None:
                     ),
                 )
             for count in (1, 3, 10, 200):
-                lanes = claim.lanes(db, FILTER)
+                lanes = claim.lanes(db, FILTER, NOW).lanes
                 assert claim.pick(db, lanes, count, caps, NOW) == obvious(db, count)
 
         def obvious(db: Database, count: int) -> list[int]:

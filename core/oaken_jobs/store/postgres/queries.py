@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oaken_jobs.model import FREE, SERIAL
-from oaken_jobs.store.sql.claim import IN_LANE, LANE_ORDER, RUNNABLE
+from oaken_jobs.store.sql.claim import DRAINED, DUE, IN_LANE, LANE_ORDER, NEXT_EXPIRY, RUNNABLE
 from oaken_jobs.store.sql.database import Queries
 
 OUTBOX = 0x6F61
@@ -26,13 +26,14 @@ PUBLISH = f"""published as materialized (
 HIDDEN_AT_ONCE = 1000
 """Jobs of one key that one statement blocks."""
 
-_ONE_LANE = "select workspace, queue, kind, priority from jobs where"
+_OPEN_QUEUE = "q not in (select queue from queue_state where paused <> 0)"
+_ONE_LANE = "select workspace, queue, kind, priority, run_at from jobs where"
 
 
 def _lanes(within: str, beyond: str) -> str:
     """`within` limits every seek; `beyond` goes on behind a workspace."""
     return f"""
-with recursive lane(w, q, k, p) as (
+with recursive lane(w, q, k, p, s) as (
   ({_ONE_LANE} {RUNNABLE}{within} {LANE_ORDER} limit 1)
   union all
   select n.* from lane l cross join lateral (
@@ -43,14 +44,16 @@ with recursive lane(w, q, k, p) as (
     ({_ONE_LANE} {RUNNABLE} and workspace = l.w and queue > l.q {LANE_ORDER} limit 1){beyond}
     limit 1) n
 )
-select w, q, k, p from lane
-where q not in (select queue from queue_state where paused <> 0)
+select w, q, k, p, s from lane
+where {_OPEN_QUEUE}
   and ($1::text[] is null or q = any($1)) and ($2::text[] is null or k = any($2))
   and ($3::text[] is null or k <> all($3)) and ($4::text is null or w = $4)"""
 
 
-_LANES_GIVEN = "unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) with ordinality o(w, q, k, p, n)"
-_LANE_GIVEN = f"{RUNNABLE} and workspace = o.w and queue = o.q and kind = o.k and priority = o.p"
+_LANES_GIVEN = (
+    "unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) with ordinality o(w, q, k, p, s, n)"
+)
+_LANE_GIVEN = f"{RUNNABLE} and workspace = o.w and queue = o.q and kind = o.k and priority = o.p and run_at >= o.s"
 
 _OF_KEY = "state = 'queued' and serial_key is not null and workspace = $1 and serial_key = $2"
 _HIDDEN = f"{_OF_KEY} and blocked = {SERIAL}"
@@ -59,17 +62,17 @@ _ONE_OF_KEY = f"select queue, kind, priority from jobs where {_HIDDEN}"
 QUERIES = Queries(
     lanes=_lanes("", f"\n    union all\n    ({_ONE_LANE} {RUNNABLE} and workspace > l.w {LANE_ORDER} limit 1)"),
     lanes_within=_lanes(" and workspace = $4", ""),
-    head=f"select run_at, id from jobs where {IN_LANE} and run_at <= ?5 and id <> all(?7::bigint[]) order by run_at, id limit ?6",
+    head=f"select run_at, id from jobs where {IN_LANE} and run_at <= ?6 and id <> all(?8::bigint[]) order by run_at, id limit ?7",
     firsts=f"""
 select f.run_at, f.id from {_LANES_GIVEN} left join lateral (
-  select run_at, id from jobs where {_LANE_GIVEN} and run_at <= $5 and id <> all($6::bigint[]) order by run_at, id limit 1) f on true
+  select run_at, id from jobs where {_LANE_GIVEN} and run_at <= $6 and id <> all($7::bigint[]) order by run_at, id limit 1) f on true
 order by o.n""",
     heads=f"""
 select h.run_at, h.id, h.kind from {_LANES_GIVEN} cross join lateral (
-  select run_at, id, kind from jobs where {_LANE_GIVEN} and run_at <= $5 and id <> all($7::bigint[]) order by run_at, id limit $6) h""",
+  select run_at, id, kind from jobs where {_LANE_GIVEN} and run_at <= $6 and id <> all($8::bigint[]) order by run_at, id limit $7) h""",
     next_run=f"""
 select min(h.run_at) from {_LANES_GIVEN} cross join lateral (
-  select run_at from jobs where {_LANE_GIVEN} and run_at > $5 order by run_at limit 1) h""",
+  select run_at from jobs where {_LANE_GIVEN} and run_at > $6 order by run_at limit 1) h""",
     live_keys="""
 select j.workspace, j.dedupe_key, j.id from unnest($1::text[], $2::text[]) o(w, d) join jobs j on j.workspace = o.w
   and j.dedupe_key = o.d where j.dedupe_key is not null and j.state in ('queued', 'running')""",
@@ -140,6 +143,17 @@ RESERVE = f"""
 with l as materialized ({LOCK_JOBS}), a as materialized (select array_agg(id) as ids, array_agg(version) as versions from l)
 select {_MOMENT}, a.ids, a.versions, array(select nextval('job_ids') from generate_series(1, $2)) from a cross join activity_ids"""
 """Locks these jobs, and only then looks at the clock: time and newest id as in `MOMENT`, ids and versions, and so many ids for new jobs."""
+_TOOK = "(extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
+"""Microseconds that a statement has taken so far. Parts of a `union all` are worked off in their order."""
+_END_OF_LANES = f"union all select null, null, null, null, {_TOOK}"
+WALK_LANES = f"{QUERIES.lanes} {_END_OF_LANES}"
+WALK_LANES_WITHIN = f"{QUERIES.lanes_within} {_END_OF_LANES}"
+"""The lanes, and in a last row how long that took."""
+LANES_STILL_OPEN = f"select w, q, k, p, s from {_LANES_GIVEN} where {_OPEN_QUEUE}"
+TOOK = DRAINED + 1
+WALK_DUE = f"{DUE} union all select {TOOK}, {_TOOK}, null"
+"""As `DUE`, and how long that took."""
+WALK_NEXT_EXPIRY = f"select at, {_TOOK} from ({NEXT_EXPIRY}) e(at)"
 VERSION = "select pg_current_xact_id()::text::bigint & 4294967295"
 """That rows get which this transaction writes, as `xmin` has it."""
 LOCK = """

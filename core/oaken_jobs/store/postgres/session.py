@@ -16,6 +16,7 @@ from oaken_jobs.model import Job
 from oaken_jobs.store.postgres.bridge import wait
 from oaken_jobs.store.postgres.dialect import own
 from oaken_jobs.store.postgres.queries import (
+    LANES_STILL_OPEN,
     LOCK,
     LOCK_FREE_JOBS,
     LOCK_JOBS,
@@ -26,11 +27,18 @@ from oaken_jobs.store.postgres.queries import (
     RESERVE,
     TAKE_HEAD,
     VERSION,
+    WALK_DUE,
+    WALK_LANES,
+    WALK_LANES_WITHIN,
+    WALK_NEXT_EXPIRY,
 )
 from oaken_jobs.store.postgres.remembered import Remembered
 from oaken_jobs.store.postgres.rows import Prepared, Types, insert, together, update
 from oaken_jobs.store.postgres.server import Connection
+from oaken_jobs.store.postgres.walks import Walks
+from oaken_jobs.store.sql.claim import DRAINED
 from oaken_jobs.store.sql.database import Row, adding
+from oaken_jobs.store.sql.lane import WIDTH, Filter, Lane
 from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 
 LOCKS = 2048
@@ -44,11 +52,14 @@ class Session:
     queries = QUERIES
     concurrent = True
 
-    def __init__(self, connection: Connection, types: Types, seconds: float, remembered: Remembered) -> None:
+    def __init__(
+        self, connection: Connection, types: Types, seconds: float, remembered: Remembered, walks: Walks
+    ) -> None:
         """No statement takes longer than `seconds`; then `TimeoutError` is raised, and the connection is of no more use."""
         self._connection = connection
         self._types = types
         self._remembered = remembered
+        self._walks = walks
         self._seconds = seconds
         self._locked: set[int] = set()
         self._put_off: list[Prepared] = []
@@ -119,6 +130,31 @@ class Session:
                 self._remembered.keep(unknown[job.id], job)
                 found.append(job)
         return found
+
+    def lanes(self, filter: Filter, now: int | None, *, look: bool) -> tuple[Sequence[Row], bool]:
+        known = None if look else self._walks.lanes(filter)
+        if known is not None:
+            return self.all(LANES_STILL_OPEN, *self.columns(known, WIDTH)), False
+        walk = WALK_LANES if filter.within is None else WALK_LANES_WITHIN
+        *lanes, (*_, took) = self.all(walk, *filter.values(self.array))
+        if now is not None:
+            self._walks.keep_lanes(filter, map(Lane._make, lanes), took / 1000, now)
+        return lanes, True
+
+    def due(self, now: int, limit: int) -> Sequence[Row]:
+        since = self._walks.nothing_due(now)
+        *found, (_, took, _) = self.all(WALK_DUE, now, limit, since)
+        if not since and all(what == DRAINED for what, _, _ in found):
+            self._walks.keep_nothing_due(took / 1000, now)
+        return found
+
+    def next_expiry(self, now: int) -> int | None:
+        known = self._walks.next_expiry(now)
+        if known is not None:
+            return known[0]
+        at, took = self.all(WALK_NEXT_EXPIRY)[0]
+        self._walks.keep_next_expiry(at, took / 1000)
+        return at
 
     def payloads(self, ids: Sequence[int]) -> dict[int, str]:
         # Those that are remembered belong to rows that `jobs` has found to be as they were.

@@ -29,6 +29,7 @@ from oaken_jobs.store.postgres.rows import Types
 from oaken_jobs.store.postgres.server import PLANS_SECONDS, WRITING, Connection, Pool, Server, lost, words
 from oaken_jobs.store.postgres.session import Session
 from oaken_jobs.store.postgres.signals import Signals
+from oaken_jobs.store.postgres.walks import Walks
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
 from oaken_jobs.store.sql.continuity import Break, Continuity
@@ -85,6 +86,7 @@ class PostgresStore(Reading):
         self._leased_kinds: dict[str, int] = {}
         self._continuity = Continuity(clock)
         self._remembered = Remembered()
+        self._walks = Walks()
         self._drawn = 0
         """Ids of activity that this process has drawn; those that others have tell that they have written."""
         self._drawn_by_others = 0
@@ -200,6 +202,8 @@ class PostgresStore(Reading):
             self._clock.set(group.now)
         for version, job, payload in group.written:
             self._remembered.keep(version, job, payload)
+            if job.lease_expires is not None:
+                self._walks.leased(job.lease_expires)
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:
@@ -208,7 +212,7 @@ class PostgresStore(Reading):
         return group.replies
 
     def _session(self, connection: Connection, seconds: float) -> Session:
-        return Session(connection, self._types, seconds, self._remembered)
+        return Session(connection, self._types, seconds, self._remembered, self._walks)
 
     def _group(self, connection: Connection, graced: bool) -> _Group:
         session = self._session(connection, STATEMENT_SECONDS)
@@ -240,6 +244,7 @@ class PostgresStore(Reading):
 
     async def _grace(self, broken: _Discontinued) -> list[Op]:
         """What is to be done before anything else: where nobody else was there either, running leases get a grace."""
+        self._walks.forget()  # its times
         what, since = broken.why
         if since is not None:
             seen = "select 1 from processes where seen_at > ?1 and seen_at <= ?2"

@@ -287,7 +287,7 @@ class Changes:
         """Takes back expired leases, overrules workers that would not stop, ends jobs that expired: at most `limit` of each."""
         self._unit.flush()
         found: dict[int, list[Any]] = defaultdict(list)
-        for what, job_id, agent in self._unit.db.all(claim.DUE, self._now, limit):
+        for what, job_id, agent in self._unit.db.due(self._now, limit):
             found[what].append(agent if what == claim.DRAINED else job_id)
         self.drained = frozenset(found.pop(claim.DRAINED, ()))
         if not found:

@@ -10,43 +10,30 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oaken_jobs.store.sql.database import Database
+from oaken_jobs.store.sql.lane import WIDTH, Filter, Lane
 
 RUNNABLE = "state = 'queued' and blocked = 0"
-LANE_ORDER = "order by workspace, queue, kind, priority desc"
-IN_LANE = f"{RUNNABLE} and workspace = ?1 and queue = ?2 and kind = ?3 and priority = ?4"
+LANE_ORDER = "order by workspace, queue, kind, priority desc, run_at"
+IN_LANE = f"{RUNNABLE} and workspace = ?1 and queue = ?2 and kind = ?3 and priority = ?4 and run_at >= ?5"
 
 RUNNING = "select count(*) from jobs where state = 'running' and kind = ?1 and lease_expires > ?2"
 LOST, OVERDUE, EXPIRED, DRAINED = range(4)
 DUE = f"""
 select * from (
-  select {LOST} as what, id, cast(null as text) as agent from jobs where state = 'running' and lease_expires <= ?1
+  select {LOST} as what, id, cast(null as text) as agent from jobs where state = 'running' and lease_expires <= ?1 and lease_expires > ?3
   order by lease_expires limit ?2) a
 union all select * from (
-  select {OVERDUE}, id, null from jobs where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1
+  select {OVERDUE}, id, null from jobs
+  where state = 'running' and cancel_deadline is not null and cancel_deadline <= ?1 and cancel_deadline > ?3
   order by cancel_deadline limit ?2) b
 union all select * from (
-  select {EXPIRED}, id, null from jobs where state = 'queued' and expires_at is not null and expires_at <= ?1
+  select {EXPIRED}, id, null from jobs
+  where state = 'queued' and expires_at is not null and expires_at <= ?1 and expires_at > ?3
   order by expires_at limit ?2) c
 union all select {DRAINED}, 0, agent from drained"""
-"""What time ends, so many of each sort, the longest due first: leases, the time a worker had to stop in, and jobs themselves. And agents,
-by `name` or `name/instance`, that get nothing new: what every claim asks first, at once."""
+"""What time has ended after a moment, so many of each sort, the longest due first: leases, the time a worker had to stop in, and jobs
+themselves. And agents, by `name` or `name/instance`, that get nothing new: what every claim asks first, at once."""
 NEXT_EXPIRY = "select min(lease_expires) from jobs where state = 'running'"
-
-
-class Lane(NamedTuple):
-    workspace: str
-    queue: str
-    kind: str
-    priority: int
-
-
-class Filter(NamedTuple):
-    """What a request would take: of queues and kinds (None for any), not of these kinds, and in one workspace alone."""
-
-    queues: tuple[str, ...] | None
-    kinds: tuple[str, ...] | None
-    not_kinds: tuple[str, ...]
-    within: str | None
 
 
 def lock_name(kind: str) -> str:
@@ -54,17 +41,18 @@ def lock_name(kind: str) -> str:
     return f"cap {kind}"
 
 
-def lanes(db: Database, filter: Filter) -> list[Lane]:
+class Open(NamedTuple):
     """What a request may take from, highest priority first."""
-    query = db.queries.lanes if filter.within is None else db.queries.lanes_within
-    found = db.listed(
-        query,
-        None if filter.queues is None else db.array(filter.queues),
-        None if filter.kinds is None else db.array(filter.kinds),
-        db.array(filter.not_kinds) if filter.not_kinds else None,
-        filter.within,
-    )
-    return sorted((Lane._make(lane) for lane in found), key=lambda lane: -lane.priority)
+
+    lanes: list[Lane]
+    looked: bool
+    """They were looked for just now; otherwise there may be others."""
+
+
+def lanes(db: Database, filter: Filter, now: int | None, *, look: bool = False) -> Open:
+    """What a request may take from. Without `look` it may be what was found a moment ago. `now` is None before the time is known."""
+    found, looked = db.lanes(filter, now, look=look)
+    return Open(sorted(map(Lane._make, found), key=lambda lane: -lane.priority), looked)
 
 
 def pick(
@@ -92,7 +80,7 @@ def pick(
             if kind in room:
                 room[kind] -= len(heads)
         elif group and (group := _leading(db, group, want, room, now, over)):
-            found = db.listed(db.queries.heads, *db.columns(group, 4), now, want, over)
+            found = db.listed(db.queries.heads, *db.columns(group, WIDTH), now, want, over)
             for _, job_id, kind in sorted(found):
                 if len(taken) == count:
                     break
@@ -110,7 +98,7 @@ def _leading(
 ) -> list[Lane]:
     """The lanes of one priority that the next `want` jobs can come from: each gives at least its first job, if its kind has
     room, so none behind the first `want` such lanes is needed."""
-    firsts = db.listed(db.queries.firsts, *db.columns(group, 4), now, over)
+    firsts = db.listed(db.queries.firsts, *db.columns(group, WIDTH), now, over)
     left = dict(room)
     leading: list[Lane] = []
     for _, lane in sorted(
@@ -128,4 +116,4 @@ def _leading(
 
 def next_run(db: Database, open_lanes: Sequence[Lane], now: int) -> int | None:
     """When the next job of these lanes falls due (ms); None when none is in the future."""
-    return db.all(db.queries.next_run, *db.columns(open_lanes, 4), now)[0][0]
+    return db.all(db.queries.next_run, *db.columns(open_lanes, WIDTH), now)[0][0]

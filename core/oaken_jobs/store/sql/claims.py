@@ -14,7 +14,7 @@ from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
 from oaken_jobs.store.operations import Claim, Claimed, Resume, Want
 from oaken_jobs.store.sql import blocked, claim, once, reads
 from oaken_jobs.store.sql.changes import Changes
-from oaken_jobs.store.sql.claim import Filter
+from oaken_jobs.store.sql.lane import Filter, Lane
 from oaken_jobs.store.sql.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit
 
 CLAIM_CHARACTERS = 16 << 20
@@ -57,8 +57,10 @@ class Claims:
         """Somebody gets nothing for the limits of its token."""
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
-        self._lanes: dict[Any, list[claim.Lane]] = {}
+        self._lanes: dict[Any, list[Lane]] = {}
         """By filter: the lanes that were there when it was looked for last."""
+        self._looked = True
+        """Lanes were looked for at the last pick; otherwise they were those known."""
         self._busy: set[blocked.Key] = set()
         """Keys of which a job runs, of those that were looked at last."""
         self._elsewhere: set[int] = set()
@@ -111,7 +113,8 @@ class Claims:
             if sum(map(len, handed)) < sum(want.max for want in run):
                 if first.filter not in exhausted:
                     short.append(first)
-                exhausted.add(first.filter)
+                if self._looked:
+                    exhausted.add(first.filter)
             for want, mine in zip(run, handed, strict=True):
                 if want.once is not None and mine:
                     names = [(one.job.id, one.job.epoch) for one in mine]
@@ -222,30 +225,33 @@ class Claims:
     def _serve(self, run: list[Want]) -> list[list[Leased]]:
         """What each of some requests with one filter gets."""
         handed: list[list[Leased]] = [[] for _ in run]
-        place, look = 0, 0
+        place, depth = 0, 0
+        look = False
         for _ in range(_ROUNDS):
             left = sum(want.max for want in run) - sum(map(len, handed))
             if not left:
                 return handed
-            ids, whole = self._pick(run[0], left, max(left, look))
+            ids, whole = self._pick(run[0], left, max(left, depth), look)
             nonces = moves.new_nonces(len(ids)) if ids else []
             for job_id, nonce in zip(ids, nonces, strict=True):
                 while len(handed[place]) == run[place].max:
                     place += 1
                 handed[place].append(self._hand_out(run[place], self._unit.jobs[job_id], nonce))
             self._changes.settle()
-            if whole or self._more:
+            if self._more or (whole and (self._looked or all(handed))):
                 return handed
+            look |= whole  # nobody goes with nothing because of what was found before
             # Where some cannot be had there are often many: more of them are dealt with in one round.
-            look = min(max(4 * look, 32), _LOOK)
+            depth = min(max(4 * depth, 32), _LOOK)
         self._more = True
         return handed
 
-    def _pick(self, want: Want, left: int, look: int) -> tuple[list[int], bool]:
-        """Ids of at most `left` jobs to hand out now, of the first `look` there are; and whether there is nothing behind them."""
-        lanes = claim.lanes(self._unit.db, Filter._make(want.filter))
+    def _pick(self, want: Want, left: int, depth: int, look: bool) -> tuple[list[int], bool]:
+        """Ids of at most `left` jobs to hand out now, of the first `depth` there are; and whether there is nothing behind them. With `look`
+        lanes are looked for, though some may be known."""
+        lanes, self._looked = claim.lanes(self._unit.db, Filter._make(want.filter), self._now, look=look)
         self._lanes[want.filter] = lanes
-        found = claim.pick(self._unit.db, lanes, look, self._rules.caps, self._now, self._elsewhere)
+        found = claim.pick(self._unit.db, lanes, depth, self._rules.caps, self._now, self._elsewhere)
         mine = [job.id for job in self._unit.take(found) if self._takeable(job)]
         self._elsewhere.update(set(found).difference(mine))
         self._unit.load_payloads(mine)
@@ -392,7 +398,7 @@ class Claims:
     def _next_at(self, short: list[Want]) -> int | None:
         lanes = {lane for want in short for lane in self._lanes.get(want.filter, ())}
         times = [claim.next_run(self._unit.db, sorted(lanes), self._now)] if lanes else []
-        times.append(self._unit.db.all(claim.NEXT_EXPIRY)[0][0])
+        times.append(self._unit.db.next_expiry(self._now))
         times += self._room_at
         return min((t for t in times if t is not None), default=None)
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from oaken_jobs.model import Job
+from oaken_jobs.store.sql.lane import Filter
 
 Row = tuple[Any, ...]
 """Or what can be read, compared and unpacked like one."""
@@ -34,14 +35,14 @@ class Queries:
     parameters behind them differ."""
 
     lanes: str
-    """The lanes (workspace, queue, kind, priority) that a request may take from; of queues, kinds, not of kinds (each a list or null),
+    """The lanes (rows of `Lane`) that a request may take from; of queues, kinds, not of kinds (each a list or null),
     and a workspace, which only `lanes_within` looks at. `listed`."""
     lanes_within: str
     head: str
-    """(run_at, id) of the first jobs that are due in a lane: of its four columns, now, how many, and ids to pass over. For
+    """(run_at, id) of the first jobs that are due in a lane: of its columns, now, how many, and ids to pass over. For
     `Database.head`."""
     firsts: str
-    """By lane (workspace, queue, kind, priority): [run_at, id] of its first due job or null, in the order of the lanes; then now, and ids
+    """By lane: [run_at, id] of its first due job or null, in the order of the lanes; then now, and ids
     to pass over. `listed`."""
     heads: str
     """(run_at, id, kind) of the first due jobs of each of several lanes: of the lanes, now, how many of each, ids to pass over.
@@ -117,6 +118,19 @@ class Database(Protocol):
     def head(self, *values: Any) -> Sequence[Row]:
         """What `Queries.head` gives for these values. Where others write, as many of them as can be are this transaction's from now on, and
         `jobs` need not ask for them."""
+        ...
+
+    def lanes(self, filter: Filter, now: int | None, *, look: bool) -> tuple[Sequence[Row], bool]:
+        """The lanes that `Queries.lanes` gives, and whether they were looked for just now. An engine for which that takes long may, without
+        `look`, tell those it found a moment ago."""
+        ...
+
+    def due(self, now: int, limit: int) -> Sequence[Row]:
+        """What `claim.DUE` gives, since the time before which there is nothing more."""
+        ...
+
+    def next_expiry(self, now: int) -> int | None:
+        """When the next lease ends (ms), None where there is none. It may have been given back meanwhile."""
         ...
 
     def payloads(self, ids: Sequence[int]) -> dict[int, str]:

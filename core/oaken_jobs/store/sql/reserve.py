@@ -12,7 +12,8 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.store.operations import Begin, Claim, Enqueue, Once, Op, Recover, Requeue, Settle, Want
 from oaken_jobs.store.sql import blocked
 from oaken_jobs.store.sql.changes import lock_names, named
-from oaken_jobs.store.sql.claim import Filter, lanes, lock_name
+from oaken_jobs.store.sql.claim import lanes, lock_name
+from oaken_jobs.store.sql.lane import Filter
 from oaken_jobs.store.sql.unit import Unit
 
 KIN = "select distinct parent_id, serial_key from jobs where id in ids(?1) and (parent_id is not null or serial_key is not null)"
@@ -62,5 +63,5 @@ def _capped(unit: Unit, rules: Rules, wants: Sequence[Want]) -> set[str]:
         return set()
     found: set[str] = set()
     for filter in {want.filter for want in wants}:
-        found.update(lane.kind for lane in lanes(unit.db, Filter._make(filter)))
+        found.update(lane.kind for lane in lanes(unit.db, Filter._make(filter), None).lanes)
     return found & rules.caps.keys()

@@ -18,7 +18,9 @@ import aiosqlite
 import orjson
 
 from oaken_jobs.model import Job
+from oaken_jobs.store.sql.claim import DUE, NEXT_EXPIRY
 from oaken_jobs.store.sql.database import Row, adding
+from oaken_jobs.store.sql.lane import Filter
 from oaken_jobs.store.sql.unit import JOBS_BY_ID, PAYLOADS_BY_ID
 from oaken_jobs.store.sqlite.dialect import own
 from oaken_jobs.store.sqlite.queries import QUERIES
@@ -87,6 +89,16 @@ class Database(sqlite3.Connection):
 
     def head(self, *values: Any) -> Sequence[Row]:
         return self.listed(QUERIES.head, *values)
+
+    def lanes(self, filter: Filter, now: int | None, *, look: bool) -> tuple[Sequence[Row], bool]:
+        query = QUERIES.lanes if filter.within is None else QUERIES.lanes_within
+        return self.listed(query, *filter.values(self.array)), True
+
+    def due(self, now: int, limit: int) -> Sequence[Row]:
+        return self.all(DUE, now, limit, 0)
+
+    def next_expiry(self, now: int) -> int | None:
+        return self.all(NEXT_EXPIRY)[0][0]
 
     def payloads(self, ids: Sequence[int]) -> dict[int, str]:
         return dict(self.execute(own(PAYLOADS_BY_ID), (self.array(ids),)).fetchall())

@@ -14,15 +14,15 @@ _HIDDEN_AT_ONCE = 1000
 def _lanes(within: str, beyond: str) -> str:
     """`within` limits every seek; `beyond` goes on behind a workspace."""
     return f"""
-with recursive lane(w, q, k, p) as (
-  select * from (select workspace, queue, kind, priority from jobs where {RUNNABLE}{within} {LANE_ORDER} limit 1)
+with recursive lane(w, q, k, p, s) as (
+  select * from (select workspace, queue, kind, priority, run_at from jobs where {RUNNABLE}{within} {LANE_ORDER} limit 1)
   union all
-  select j.workspace, j.queue, j.kind, j.priority from lane l cross join jobs j where j.id = coalesce(
+  select j.workspace, j.queue, j.kind, j.priority, j.run_at from lane l cross join jobs j where j.id = coalesce(
     (select id from jobs where {RUNNABLE} and workspace = l.w and queue = l.q and kind = l.k and priority < l.p {LANE_ORDER} limit 1),
     (select id from jobs where {RUNNABLE} and workspace = l.w and queue = l.q and kind > l.k {LANE_ORDER} limit 1),
     (select id from jobs where {RUNNABLE} and workspace = l.w and queue > l.q {LANE_ORDER} limit 1){beyond})
 )
-select json_group_array(json_array(w, q, k, p)) from lane
+select json_group_array(json_array(w, q, k, p, s)) from lane
 where q not in (select queue from queue_state where paused <> 0)
   and (?1 is null or q in (select value from json_each(?1)))
   and (?2 is null or k in (select value from json_each(?2)))
@@ -30,7 +30,7 @@ where q not in (select queue from queue_state where paused <> 0)
 
 
 _LANE_OF = f"""{RUNNABLE} and workspace = o.value ->> 0 and queue = o.value ->> 1 and kind = o.value ->> 2
-  and priority = o.value ->> 3"""
+  and priority = o.value ->> 3 and run_at >= o.value ->> 4"""
 
 _PASSED = " and id not in (select value from json_each(?{}))"
 
@@ -57,7 +57,7 @@ QUERIES = Queries(
     lanes_within=_lanes(" and workspace = ?4", ", null"),
     head=f"""
 select json_group_array(json_array(run_at, id)) from (
-  select run_at, id from jobs where {IN_LANE} and run_at <= ?5{_PASSED.format(7)} order by run_at, id limit ?6)""",
+  select run_at, id from jobs where {IN_LANE} and run_at <= ?6{_PASSED.format(8)} order by run_at, id limit ?7)""",
     firsts=f"""
 select json_group_array(json(coalesce((select json_array(run_at, id) from jobs where {_LANE_OF} and run_at <= ?2{_PASSED.format(3)}
   order by run_at, id limit 1), '[null,null]'))) from json_each(?1) o""",
