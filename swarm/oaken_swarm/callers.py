@@ -45,7 +45,8 @@ class Callers:
         from one address; of an issuer's tokens also what `Oidc.authenticate` raises."""
         if not token:
             return await self._tokens.authenticate(token, via)  # which says what is missing
-        return await self._counted(self._principal(token, via), address)
+        who = self._tokens.at_hand(token, via)
+        return who or await self._counted(self._principal(token, via), address)
 
     async def session(self, secret: str) -> Session:
         """The session of this secret. Raises `Unauthenticated`, which is not counted: a browser whose session has ended sends it on and on,

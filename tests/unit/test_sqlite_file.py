@@ -17,6 +17,7 @@ from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Actor, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.sqlite import SqliteStore, driver, schema
+from oaken_jobs.store.sqlite import store as sqlite
 from tests.service import eventually
 
 ME = Principal(Actor("user", "me", "cli"), frozenset({"user"}))
@@ -210,6 +211,7 @@ async def test_own_commits_are_not_taken_for_another_processes_and_do_not_hide_t
 async def test_what_another_process_commits_while_it_is_asked_for_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite, "LOOKED_SECONDS", 0.0)
     one, two = await opened(tmp_path), await opened(tmp_path)
     store: Any = one.store
     run, looked, go_on = store._writer.run, asyncio.Event(), asyncio.Event()
@@ -231,6 +233,24 @@ async def test_what_another_process_commits_while_it_is_asked_for_is_noticed(
     assert not await store.changed(), "it cannot be known yet"
     go_on.set()
     await eventually(store.changed)
+    await one.close()
+    await two.close()
+
+
+async def test_for_a_moment_after_a_transaction_nobody_looks_for_other_processes_but_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await opened(tmp_path), await opened(tmp_path)
+    store: Any = one.store
+    monkeypatch.setattr(sqlite, "LOOKED_SECONDS", 3600.0)
+    monkeypatch.setattr(store._watcher, "run", None)
+    await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    await store.changed()
+    await two.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert not await store.changed()
+    await one.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    assert await store.changed()
+    assert not await store.changed()
     await one.close()
     await two.close()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, compress, groupby
 from typing import TYPE_CHECKING
 
 from oaken_jobs.store.sql.database import Row
@@ -33,9 +33,10 @@ def insert(database: Database, into: str, columns: tuple[str, ...], rows: Sequen
 
     Each row has a value somewhere.
     """
-    for nulls, run in groupby(rows, _nulls):
-        for chunk in _chunks(list(run)):
-            bound = [value for row in chunk for value in row if value is not None]
+    for nulls, run in _runs(rows):
+        given = [not null for null in nulls]
+        for chunk in _chunks(run):
+            bound = list(compress(chain.from_iterable(chunk), given * len(chunk)))
             database.execute(_insert(into, columns, nulls, len(chunk)) + end, bound)
 
 
@@ -50,6 +51,18 @@ def update(
         for chunk in _chunks(alike):
             bound = [value for row in chunk for value in row if value is not None]
             database.execute(_update(table, keys, columns, nulls, len(chunk)), bound)
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[tuple[Nulls, Sequence[Row]]]:
+    """Rows that stand together and have their nulls in the same columns."""
+    counts = [column.count(None) for column in zip(*rows, strict=True)]
+    if all(
+        count in (0, len(rows)) for count in counts
+    ):  # as most groups: not each value has to be looked at for itself
+        yield tuple([count > 0 for count in counts]), rows
+        return
+    for nulls, run in groupby(rows, _nulls):
+        yield nulls, list(run)
 
 
 def _nulls(row: Row) -> Nulls:

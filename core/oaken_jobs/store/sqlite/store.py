@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,6 +38,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 2
+LOOKED_SECONDS = 0.005
+"""So long counts the look of the writer with which each transaction begins: under load nobody else need look for other processes' commits,
+for which the threads and the loop would have to take turns."""
 
 
 class SqliteStore(Reading):
@@ -57,6 +61,8 @@ class SqliteStore(Reading):
         self._free: asyncio.Queue[Connection] = asyncio.Queue()
         self._version = 0
         """What the watcher saw: another one after each commit, also of this process."""
+        self._looked_at = float("-inf")
+        """When the writer looked last, in seconds of real time."""
         self._foreign_version: int = 0
         """What the writer saw: another one after commits of other processes alone."""
         self._foreign = False
@@ -188,6 +194,8 @@ class SqliteStore(Reading):
     async def changed(self) -> bool:
         if self._watcher is None:
             return False
+        if time.monotonic() - self._looked_at < LOOKED_SECONDS:
+            return self._take_foreign()
         own, self._own = self._own, False
         try:
             version = await self._watcher.run(data_version)
@@ -202,6 +210,9 @@ class SqliteStore(Reading):
                     self._asking = asyncio.get_running_loop().create_task(self._ask(), name="looking for others")
             else:
                 self._foreign = True
+        return self._take_foreign()
+
+    def _take_foreign(self) -> bool:
         found, self._foreign = self._foreign, False
         return found
 
@@ -216,6 +227,7 @@ class SqliteStore(Reading):
 
     def _look(self, database: Database) -> int:
         """On the writer's thread: its data version. Notes where another process has committed."""
+        self._looked_at = time.monotonic()
         version: int = data_version(database)
         if version != self._foreign_version:
             self._foreign_version = version
