@@ -10,10 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from oaken_jobs.errors import OakenError, Unavailable, stopping
-from oaken_jobs.store.base import Store
+from oaken_jobs.store.base import Applied, Store
 from oaken_jobs.store.operations import Claim, Claimed, Op, Reply
 
 log = logging.getLogger("oaken.commit")
@@ -38,6 +40,8 @@ STALL_SECONDS = 45.0
 """How long a transaction may take before its callers, and those behind it, are told that the store does not answer. Longer than the
 store itself waits for another process's lock."""
 
+Show = Callable[[Any], Any]
+"""What a caller makes of a reply: something that takes time, and has no effect that anybody could see."""
 ClaimSource = Callable[[Sequence[Op]], tuple[Claim, Callable[[Claimed | BaseException], None]] | None]
 
 
@@ -77,22 +81,25 @@ class Committer:
         """The reply to one operation, once it is durable. Raises its refusal."""
         return await self.submit(op)
 
-    def submit(self, op: Op) -> asyncio.Future[Any]:
-        """As `call`, as a future: cancel it to give up; what was asked for may be done all the same."""
-        return self._submit((op,), False)
+    def submit(self, op: Op, show: Show | None = None) -> asyncio.Future[Any]:
+        """As `call`, as a future: cancel it to give up; what was asked for may be done all the same.
+
+        With `show` what that makes of the reply, which it may be asked for before the reply is durable, and more than once.
+        """
+        return self._submit((op,), False, show)
 
     async def call_all(self, ops: Sequence[Op]) -> list[Any]:
         """Replies at each one's place, refusals as values."""
         parts = [self._submit(ops[at : at + GROUP], True) for at in range(0, len(ops), GROUP)]
         return [reply for part in parts for reply in await part]
 
-    def _submit(self, ops: Sequence[Op], many: bool) -> asyncio.Future[Any]:
+    def _submit(self, ops: Sequence[Op], many: bool, show: Show | None = None) -> asyncio.Future[Any]:
         if self._closed:
             raise stopping()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         future = self._loop.create_future()
-        self._waiting.append(_Call(ops, future, many))
+        self._waiting.append(_Call(ops, future, many, show))
         if not self._running:
             self._start()
         return future
@@ -208,7 +215,7 @@ class Committer:
     async def _written(self, ops: list[Op], calls: list[_Call], claimed: Callable[[Any], None] | None) -> list[Reply]:
         """What the store replies. Where it stalls, on a disk that hangs for instance, nobody is left waiting for it: they hear that it
         does not answer. What it does in the end is done; a lease that nobody heard of is given back then."""
-        write = asyncio.ensure_future(self._store.write(ops))
+        write = asyncio.ensure_future(self._store.write(ops, _shower(calls)))
         while True:
             done, _ = await asyncio.wait((write,), timeout=STALL_SECONDS)
             if done:
@@ -226,12 +233,41 @@ class Committer:
                 _answer([call], [refusal] * len(call.ops))
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Call:
     """What one caller asked for. `many` says that it wants a list of replies, refusals as values."""
 
     ops: Sequence[Op]
     future: asyncio.Future[Any]
     many: bool
+    show: Show | None
+    early: object = None
+    """A reply that was shown before it was durable."""
+    shown: Any = None
+    """What `show` made of that."""
+
+    def shown_as(self, reply: Reply) -> Any:
+        """What the caller gets for a reply."""
+        if self.show is None:
+            return reply
+        return self.shown if reply is self.early else self.show(reply)
+
+
+def _shower(calls: Sequence[_Call]) -> Applied | None:
+    """Shows replies while the disk works. None where nobody wants them shown."""
+    if not any(call.show for call in calls):
+        return None
+
+    def applied(replies: Sequence[Reply]) -> None:
+        at = 0
+        for call in calls:
+            reply = replies[at]
+            at += len(call.ops)
+            if call.show is not None and reply is not None and not isinstance(reply, BaseException):
+                with suppress(Exception):  # it will be raised again where the caller hears of it
+                    call.early, call.shown = reply, call.show(reply)
+
+    return applied
 
 
 def _answer(calls: list[_Call], replies: Sequence[Reply]) -> None:
@@ -246,7 +282,10 @@ def _answer(calls: list[_Call], replies: Sequence[Reply]) -> None:
         elif isinstance(mine[0], BaseException):
             call.future.set_exception(_told(mine[0]))
         else:
-            call.future.set_result(mine[0])
+            try:
+                call.future.set_result(call.shown_as(mine[0]))
+            except Exception as error:
+                call.future.set_exception(error)
 
 
 def _told(reply: Reply) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -37,12 +37,17 @@ from oaken_jobs.tracing import Trace
 
 BULK_CHUNK = 100
 """Jobs changed in one transaction by a call on all that match: a few milliseconds, so that others get their turn."""
+KINDS_SECONDS = 1.0
+"""How old it may be which kinds were ever leased, where that decides on a warning."""
 BULK_CALL = 5000
 """Jobs that one such call looks at; then it answers with a cursor to go on from."""
 
 
 _PRIVATE: tuple[str, ...] = ("title", "tags", "subject", "question", "last_error", "message", "agent", "usage")
 """Columns of a job that an agent which has nothing to do with it does not learn."""
+
+
+T = TypeVar("T")
 
 
 class Bulk(NamedTuple):
@@ -81,6 +86,19 @@ class Jobs(Leasing):
         op = self._enqueue_op(who, request, traceparent)
         enqueued: Enqueued = await self._commit.submit(op)
         return await self._told(who, op, enqueued)
+
+    async def enqueue_shown(
+        self, who: Principal, request: NewJobRequest, show: Callable[[Enqueued], T], *, traceparent: str | None = None
+    ) -> T:
+        """What `show` makes of what `enqueue` answers; it is put together while the disk works, and given when all is durable."""
+        op = self._enqueue_op(who, request, traceparent)
+
+        def early(enqueued: Enqueued) -> tuple[Enqueued, list[T]]:
+            told = self._told_at_once(enqueued)
+            return enqueued, [show(told)] if told is not None else []
+
+        enqueued, shown = await self._commit.submit(op, early)
+        return shown[0] if shown else show(await self._told(who, op, enqueued))
 
     async def enqueue_many(
         self, who: Principal, requests: Sequence[NewJobRequest | OakenError], *, traceparent: str | None = None
@@ -158,9 +176,24 @@ class Jobs(Leasing):
         """The answer as its caller may have it, with what it should know."""
         if not enqueued.created:
             return await self._told_of_other(who, op, enqueued)
-        if enqueued.job.kind in self._leased_kinds:
+        told = self._told_at_once(enqueued)
+        if told is None:
+            self._kinds_read_at = self._clock.monotonic()
+            self._leased_kinds |= await self._store.leased_kinds()
+            told = self._told_at_once(enqueued)
+        return told or enqueued
+
+    def _told_at_once(self, enqueued: Enqueued) -> Enqueued | None:
+        """The same where nothing need be looked up for it."""
+        kind = enqueued.job.kind
+        if not enqueued.created:
+            return None
+        if kind in self._leased_kinds or kind in self.rules.kinds:
             return enqueued
-        return await self._warned(enqueued)
+        if self._clock.monotonic() - self._kinds_read_at > KINDS_SECONDS:
+            return None
+        warning = f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
+        return Enqueued(enqueued.job, True, warning, enqueued.replayed)
 
     async def _told_of_other(self, who: Principal, op: Enqueue, enqueued: Enqueued) -> Enqueued:
         """A job that was there: somebody else's, perhaps."""
@@ -175,18 +208,6 @@ class Jobs(Leasing):
             )
             enqueued = enqueued._replace(warning=warning)
         return enqueued
-
-    async def _warned(self, enqueued: Enqueued) -> Enqueued:
-        kind = enqueued.job.kind
-        if kind in self.rules.kinds:
-            return enqueued
-        if self._clock.monotonic() - self._kinds_read_at > 1:
-            self._kinds_read_at = self._clock.monotonic()
-            self._leased_kinds |= await self._store.leased_kinds()
-        if kind in self._leased_kinds:
-            return enqueued
-        warning = f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
-        return Enqueued(enqueued.job, True, warning, enqueued.replayed)
 
     # Changing jobs.
 

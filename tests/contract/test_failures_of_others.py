@@ -41,7 +41,7 @@ class HeldUp:
             watch(core, self._meet)
         else:
             group = store._write_group
-            store._write_group = lambda database, ops: group(_Watched(database, self), ops)
+            store._write_group = lambda database, *rest: group(_Watched(database, self), *rest)
 
     async def _meet(self, connection: Any, statement: str, call: Callable[[], Any]) -> Any:
         self.asked.set()
@@ -596,9 +596,9 @@ async def test_five_hundred_beating_workers_cost_one_transaction_a_round(world: 
     leases = await world.jobs.lease(AGENT, max=500, lease_seconds=30)
     write, sizes = world.core.store.write, []
 
-    async def counted(ops: Any) -> Any:
+    async def counted(ops: Any, *more: Any) -> Any:
         sizes.append(len(ops))
-        return await write(ops)
+        return await write(ops, *more)
 
     world.core.store.write = counted  # type: ignore[method-assign]
     for _ in range(9):
@@ -619,10 +619,10 @@ async def test_what_callers_gave_up_on_a_slow_database_is_not_done_afterwards(wo
     leases = await world.jobs.lease(AGENT, max=500)
     write, go_on, done = world.core.store.write, asyncio.Event(), []
 
-    async def slow(ops: Any) -> Any:
+    async def slow(ops: Any, *more: Any) -> Any:
         await go_on.wait()
         done.extend(ops)
-        return await write(ops)
+        return await write(ops, *more)
 
     world.core.store.write = slow  # type: ignore[method-assign]
     calls: list[asyncio.Future[Any]] = []

@@ -25,11 +25,11 @@ class Gate:
         self.sizes: list[int] = []
         write: Callable[[Any], Any] = world.core.store.write
 
-        async def gated(ops: Any) -> Any:
+        async def gated(ops: Any, *more: Any) -> Any:
             self.sizes.append(len(ops))
             self.reached.set()
             await self.opened.wait()
-            return await write(ops)
+            return await write(ops, *more)
 
         world.core.store.write = gated  # type: ignore[method-assign]
 
@@ -167,7 +167,7 @@ async def test_an_operation_that_breaks_unexpectedly_fails_alone(
 async def test_a_store_that_cannot_answer_is_unavailable_and_works_again_afterwards(world: World) -> None:
     write = world.core.store.write
 
-    async def locked(ops: Any) -> Any:
+    async def locked(*_: Any) -> Any:
         raise Unavailable("The database cannot answer now: database is locked. Try again in a few seconds.")
 
     world.core.store.write = locked  # type: ignore[method-assign]
@@ -196,3 +196,75 @@ async def test_nothing_is_taken_after_the_close_and_what_was_taken_is_committed(
     gate.opened.set()
     await closing
     assert (await adding).id == 1
+
+
+async def _shown(world: World, show: Callable[[Enqueued], Any], kind: str = "work") -> Any:
+    return await world.jobs.enqueue_shown(ME, NewJobRequest(kind=kind), show)
+
+
+async def test_an_answer_is_put_together_before_it_is_durable_and_given_afterwards(world: World) -> None:
+    write, durable, seen = world.core.store.write, False, []
+
+    async def noted(*asked: Any) -> Any:
+        nonlocal durable
+        replies = await write(*asked)
+        durable = True
+        return replies
+
+    def show(enqueued: Enqueued) -> int:
+        seen.append(durable)
+        return enqueued.job.id
+
+    world.core.store.write = noted  # type: ignore[method-assign]
+    assert await _shown(world, show) == 1
+    assert durable
+    assert seen in ([False], [True]), "it is put together once, for the most part before"
+
+
+async def test_of_a_transaction_that_is_rolled_back_nothing_that_was_put_together_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tries = world.core.store.write, 0
+
+    async def fails(ops: Any, applied: Any = None) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 2:  # what it made up is not what comes of it
+            other = await write(ops)
+            wrong = other[0]._replace(job=other[0].job._replace(id=99))
+            applied([wrong])
+            return other
+        return await write(ops, applied)
+
+    world.core.store.write = fails  # type: ignore[method-assign]
+    assert await _shown(world, lambda enqueued: enqueued.job.id) == 1
+    assert await _shown(world, lambda enqueued: enqueued.job.id) == 2
+
+    async def breaks(ops: Any, applied: Any = None) -> Any:
+        await write(ops, applied)
+        raise Unavailable("The outcome of this call is unknown. Look before you repeat it.")
+
+    world.core.store.write = breaks  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="unknown"):
+        await _shown(world, lambda enqueued: enqueued.job.id)
+
+
+async def test_an_answer_that_cannot_be_put_together_is_its_callers_own_trouble(world: World) -> None:
+    def broken(_: Enqueued) -> int:
+        raise RuntimeError("broken view")
+
+    good = asyncio.ensure_future(_shown(world, lambda enqueued: enqueued.created))
+    bad = asyncio.ensure_future(_shown(world, broken))
+    other = asyncio.ensure_future(world.add())
+    assert await good
+    assert (await other).state == "queued"
+    with pytest.raises(RuntimeError, match="broken view"):
+        await bad
+
+
+async def test_what_is_shown_of_a_job_that_was_there_already_is_looked_up_first(world: World) -> None:
+    await world.add(dedupe_key="one")
+    request = NewJobRequest(kind="work", dedupe_key="one")
+    assert await world.jobs.enqueue_shown(ME, request, lambda enqueued: enqueued.created) is False
+    warning = await _shown(world, lambda enqueued: enqueued.warning, "never-heard-of")
+    assert "No agent has ever leased a job of kind 'never-heard-of'" in warning

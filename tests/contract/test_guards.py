@@ -865,8 +865,8 @@ async def test_a_job_that_is_claimed_as_the_wait_ends_is_handed_out(
     await until(lambda: world.core.dispatch._timer is not None)
     write = world.core.store.write
 
-    async def slow(ops: Any) -> Any:
-        replies = await write(ops)
+    async def slow(*asked: Any) -> Any:
+        replies = await write(*asked)
         world.clock.advance(5)
         return replies
 
@@ -882,8 +882,8 @@ async def test_what_is_leased_under_a_key_for_a_caller_that_goes_away_meanwhile_
     await until(lambda: world.core.dispatch._timer is not None)
     write = world.core.store.write
 
-    async def slow(ops: Any) -> Any:
-        replies = await write(ops)
+    async def slow(*asked: Any) -> Any:
+        replies = await write(*asked)
         waiting.cancel()
         await asyncio.sleep(0)
         return replies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,9 +19,9 @@ def hanging(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     go = asyncio.Event()
     write = world.core.store.write
 
-    async def slow(ops: Sequence[Any]) -> list[Any]:
+    async def slow(*asked: Any) -> list[Any]:
         await go.wait()
-        return await write(ops)
+        return await write(*asked)
 
     monkeypatch.setattr(world.core.store, "write", slow)
     return go

@@ -591,10 +591,10 @@ async def test_a_finish_is_carried_out_although_its_caller_gives_up_before_it_is
         busy, free = asyncio.Event(), asyncio.Event()
         write = door.core.store.write
 
-        async def gated(ops: Any) -> Any:
+        async def gated(*asked: Any) -> Any:
             busy.set()
             await free.wait()
-            return await write(ops)
+            return await write(*asked)
 
         monkeypatch.setattr(door.core.store, "write", gated)
         first = asyncio.create_task(call("heartbeat", lease_id=leases[1]["lease_id"]))

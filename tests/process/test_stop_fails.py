@@ -101,9 +101,9 @@ async def test_a_signal_ends_a_start_that_waits_for_another_process(commands: Co
     held = lock(commands.folder)
     shout = (
         "import sys; from oaken_jobs.store.sqlite.store import SqliteStore as Store; real = Store.write\n"
-        "async def write(self, ops):\n"
+        "async def write(self, *asked):\n"
         "    print('first write', file=sys.stderr, flush=True)\n"
-        "    return await real(self, ops)\n"
+        "    return await real(self, *asked)\n"
         "Store.write = write; from oaken_app.main import main; main()"
     )
     process = commands.start(*words, code=shout)

@@ -148,17 +148,17 @@ class Victim:
             jobs.BULK_CHUNK = 3  # so that there are chunks to be killed between
         fresh = [self._order.small_log]
 
-        def write_group(store: SqliteStore, database: Any, ops: Sequence[Op]) -> Any:
+        def write_group(store: SqliteStore, database: Any, *rest: Any) -> Any:
             if fresh and fresh.pop():
                 database.execute("pragma wal_autocheckpoint = 10").fetchall()
-            return group(store, Doomed(database, self._hit), ops)  # type: ignore[arg-type]
+            return group(store, Doomed(database, self._hit), *rest)  # type: ignore[arg-type]
 
         def lost(*args: Any) -> Any:
             self._hit("in the sweep")
             return lose(*args)
 
-        async def written(ops: Sequence[Op]) -> Any:
-            replies = await write(ops)
+        async def written(ops: Sequence[Op], *more: Any) -> Any:
+            replies = await write(ops, *more)
             self._hit("between commit and reply")
             if isinstance(ops[-1], Claim) and isinstance(replies[-1], Claimed) and any(replies[-1].leases):
                 self._hit("between claim and reply")

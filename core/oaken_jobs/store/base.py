@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -192,6 +192,10 @@ class Document(NamedTuple):
 EVERYTHING = ActivityFilter()
 
 
+Applied = Callable[[list[Reply]], None]
+"""Told of replies that are not durable yet, perhaps never will be: for what may be put together while the disk works, and kept back."""
+
+
 class Store(Protocol):
     """A database that keeps jobs. All methods may raise `Unavailable` when it cannot answer now."""
 
@@ -214,8 +218,9 @@ class Store(Protocol):
         """Closes it; nothing is touched afterwards. Idempotent."""
         ...
 
-    async def write(self, ops: Sequence[Op]) -> list[Reply]:
-        """One transaction for all of `ops`; a reply at each one's place. Durable when it returns."""
+    async def write(self, ops: Sequence[Op], applied: Applied | None = None) -> list[Reply]:
+        """One transaction for all of `ops`; a reply at each one's place. Durable when it returns. `applied` may be told before, on the
+        loop, what it will return if all goes well."""
         ...
 
     async def changed(self) -> bool:

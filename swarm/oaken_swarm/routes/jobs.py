@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -188,7 +189,8 @@ def _enqueued(call: Call, enqueued: Enqueued) -> Json:
 async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
     if isinstance(asked, NewJobRequest):
         request = keyed(asked, call.idempotency_key)
-        return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request, traceparent=call.traceparent))
+        show = partial(enqueued_answer, call)
+        return await call.core.jobs.enqueue_shown(call.who, request, show, traceparent=call.traceparent)
     requests = [_read_one(data, place) for place, data in enumerate(asked.jobs)]
     if call.idempotency_key is not None:
         # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.

@@ -19,6 +19,7 @@ from oaken_jobs.clock import Clock, DatabaseClock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
 from oaken_jobs.model import Job
+from oaken_jobs.store.base import Applied
 from oaken_jobs.store.operations import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
 from oaken_jobs.store.postgres.bridge import run
@@ -123,7 +124,7 @@ class PostgresStore(Reading):
             except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 pool.terminate()
 
-    async def write(self, ops: Sequence[Op]) -> list[Reply]:
+    async def write(self, ops: Sequence[Op], applied: Applied | None = None) -> list[Reply]:
         problem: BaseException | None = None
         grace: list[Op] = []
         for tries in range(1, TRIES + 1):
@@ -133,7 +134,7 @@ class PostgresStore(Reading):
             fresh = connection is None
             try:
                 connection = connection or await self._server.connect(WRITING)
-                replies = await self._write(connection, [*grace, *ops], graced=bool(grace))
+                replies = await self._write(connection, [*grace, *ops], None if grace else applied, graced=bool(grace))
             except _Discontinued as error:
                 problem = error
                 grace = await self._grace(error)
@@ -166,7 +167,9 @@ class PostgresStore(Reading):
                 return connection
         return None
 
-    async def _write(self, connection: Connection, ops: Sequence[Op], *, graced: bool) -> list[Reply]:
+    async def _write(
+        self, connection: Connection, ops: Sequence[Op], applied: Applied | None, *, graced: bool
+    ) -> list[Reply]:
         """The group in one transaction; where one operation breaks it, each under a savepoint. What is raised was not done, but
         for `Unavailable`; a connection that is of no more use is closed. `graced`: the group begins with the grace that a break of time
         asks for. Until it is committed every group asks for it, or one beside it would take leases from healthy workers."""
@@ -183,6 +186,8 @@ class PostgresStore(Reading):
             except BaseException as error:
                 await self._roll_back(connection, error)
                 raise
+        if applied is not None:
+            asyncio.get_running_loop().call_soon(applied, group.replies)
         try:
             await connection.execute("commit", timeout=STATEMENT_SECONDS)
         except _GIVES_WAY as error:

@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oaken_jobs.clock import Clock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
+from oaken_jobs.store.base import Applied
 from oaken_jobs.store.operations import Op, Recover, Reply
 from oaken_jobs.store.sql import reads
 from oaken_jobs.store.sql.cache import RowCache
@@ -117,27 +119,33 @@ class SqliteStore(Reading):
         for connection in open_ones:
             await connection.close()
 
-    async def write(self, ops: Sequence[Op]) -> list[Reply]:
+    async def write(self, ops: Sequence[Op], applied: Applied | None = None) -> list[Reply]:
         if self._writer is None:
             raise Unavailable("The store is closed; the server is stopping. Try again when it is back.")
         try:
-            return await self._writer.run(self._write, ops)
+            tell = partial(asyncio.get_running_loop().call_soon_threadsafe, applied) if applied is not None else None
+            return await self._writer.run(self._write, ops, tell)
         except OperationalError as error:
             raise _unavailable(error) from None
 
-    def _write(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
+    def _write(
+        self, database: Database, ops: Sequence[Op], tell: Callable[[list[Reply]], object] | None
+    ) -> list[Reply]:
         """On the writer's thread. After a jump of the clock, or where this process stood still, the group is preceded by a
         grace for all running leases, or the first claim or sweep would take them from healthy workers."""
         broken = self._continuity.broken(self._clock.now(), steady=self.steady)
         if broken is None:
-            replies = self._write_group(database, ops)
+            replies = self._write_group(database, ops, tell)
         else:
             log.warning("%s; running leases are given a grace", broken.what)
-            replies = self._write_group(database, [Recover(round(self.rules.recovery_grace * 1000)), *ops])[1:]
+            grace = Recover(round(self.rules.recovery_grace * 1000))
+            replies = self._write_group(database, [grace, *ops], None)[1:]
         self._continuity.went_on(self._clock.now())
         return replies
 
-    def _write_group(self, database: Database, ops: Sequence[Op]) -> list[Reply]:
+    def _write_group(
+        self, database: Database, ops: Sequence[Op], tell: Callable[[list[Reply]], object] | None
+    ) -> list[Reply]:
         """The group in one transaction; where one operation breaks it, each under a savepoint."""
         database.execute("begin immediate")
         try:
@@ -155,6 +163,8 @@ class SqliteStore(Reading):
                 raise
             database.execute("begin immediate")
             replies, leased, moved = self._one_by_one(database, ops)
+        if tell is not None:
+            tell(replies)
         try:
             database.execute("commit")
         except BaseException as error:
