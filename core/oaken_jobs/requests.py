@@ -391,7 +391,7 @@ def nearest(model: type[BaseModel], name: str) -> str | None:
 def read(model: type[M], data: Any, where: str = "", hint: Hint = nearest) -> M:
     """`data` as a `model`. Raises `InvalidRequest` naming every field at fault; `where` is put before their names. `hint` says what may
     be meant by an unknown one, given the model of the object that it stands in."""
-    if not isinstance(data, Mapping):
+    if not isinstance(data, (dict, Mapping)):  # the first is found at once
         raise InvalidRequest(f"{where or 'The body'} must be a JSON object with {_fields(model)}; got {_named(data)}.")
     try:
         return model.model_validate(data)

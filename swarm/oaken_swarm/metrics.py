@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
@@ -37,8 +38,8 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._commits = _Times()
         self._claims = _Times()
-        self._requests: defaultdict[tuple[str, str], _Times] = defaultdict(_Times)
-        self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._answers: defaultdict[tuple[str, str, int], _Times] = defaultdict(_Times)
+        """By method, route and status."""
         self._registry.register(_Store(self))
         core.commit.measured = self._committed
 
@@ -49,8 +50,7 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """A call was answered. `route` is its template, never its path."""
-        self._requests[method, route].observe(seconds)
-        self._answers[method, route, status] += 1
+        self._answers[method, route, status].observe(seconds)
 
     async def text(self) -> bytes:
         """In the format that Prometheus reads."""
@@ -84,12 +84,15 @@ class Metrics:
             "oaken_commit_seconds", "One transaction of the store, with all that waited for it.", {(): self._commits}
         )
         yield _times("oaken_claim_seconds", "One transaction that handed out jobs.", {(): self._claims})
-        yield _times("oaken_request_seconds", "One call, by its route.", self._requests, ("method", "route"))
+        requests: defaultdict[tuple[str, ...], _Times] = defaultdict(_Times)
+        for (method, route, _), times in self._answers.items():
+            requests[method, route].add(times)
+        yield _times("oaken_request_seconds", "One call, by its route.", requests, ("method", "route"))
         answers = CounterMetricFamily(
             "oaken_requests", "Calls, by what they were answered with.", labels=("method", "route", "status")
         )
-        for (method, route, status), count in self._answers.items():
-            answers.add_metric((method, route, str(status)), count)
+        for (method, route, status), times in self._answers.items():
+            answers.add_metric((method, route, str(status)), times.count)
         yield answers
         yield GaugeMetricFamily("oaken_streams", "Open streams of events.", self._streams())
         yield GaugeMetricFamily(
@@ -111,6 +114,14 @@ class _Times:
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.total += seconds
+
+    def add(self, other: _Times) -> None:
+        self.counts = [*map(operator.add, self.counts, other.counts)]
+        self.total += other.total
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
 
 
 def _times(

@@ -80,6 +80,9 @@ class Session:
 
     listed = all
 
+    def many(self, columns: tuple[str, ...], statement: str, *values: Any) -> Sequence[Row]:
+        return self.all(statement, *values)
+
     def one(self, statement: str, *values: Any) -> Row | None:
         self.write()
         return wait(self._connection.fetchrow(own(statement), *values, timeout=self._seconds))

@@ -106,6 +106,11 @@ class Database(Protocol):
         """The rows of a statement of `Queries` that says `listed`; an engine may have it answer with one row that holds all."""
         ...
 
+    def many(self, columns: tuple[str, ...], statement: str, *values: Any) -> Sequence[Row]:
+        """As `all`, for what may be many rows of these columns, which hold text and whole numbers alone; an engine may have one row hold
+        them all."""
+        ...
+
     def reserve(self, ids: Sequence[int], new: int) -> Iterable[Job]:
         """As `jobs` with `wait`, and prepares for so many new ones; where others write, the first thing once the names are locked."""
         ...

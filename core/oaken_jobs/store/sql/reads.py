@@ -37,6 +37,7 @@ _ACTIVITY = (
     f"select {', '.join(f'a.{name}' for name in ACTIVITY_WRITTEN)}, j.kind, j.queue "
     "from {} a left join jobs j on j.id = a.job_id"
 )
+_ACTIVITY_COLUMNS = (*ACTIVITY_WRITTEN, "kind", "queue")
 _ALL_ACTIVITY = _ACTIVITY.format("activity")
 
 
@@ -243,7 +244,8 @@ def activity(db: Database, after: int, limit: int, where: ActivityFilter) -> lis
     values: list[Any] = [after, head]
     _add_activity(db, where, terms, values)
     values.append(limit)
-    rows = db.all(f"{_ALL_ACTIVITY} where {' and '.join(terms)} order by a.id limit ?{len(values)}", *values)
+    page = f"{_ALL_ACTIVITY} where {' and '.join(terms)} order by a.id limit ?{len(values)}"
+    rows = db.many(_ACTIVITY_COLUMNS, page, *values)
     return [Activity._make(row) for row in rows]
 
 

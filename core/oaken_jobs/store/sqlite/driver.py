@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -81,6 +82,9 @@ class Database(sqlite3.Connection):
     def listed(self, statement: str, *values: Any) -> Sequence[Row]:
         return orjson.loads(self.execute(statement, values).fetchall()[0][0])
 
+    def many(self, columns: tuple[str, ...], statement: str, *values: Any) -> Sequence[Row]:
+        return self.listed(own(_in_one(columns, statement)), *values)
+
     def reserve(self, ids: Sequence[int], new: int) -> Iterable[Job]:
         return self.jobs(ids, wait=True)
 
@@ -134,6 +138,11 @@ class Database(sqlite3.Connection):
 
     def lock(self, names: Iterable[str], shared: Iterable[str] = ()) -> None:
         """One transaction runs at a time."""
+
+
+@lru_cache(maxsize=64)
+def _in_one(columns: tuple[str, ...], statement: str) -> str:
+    return f"select json_group_array(json_array({', '.join(columns)})) from ({statement})"
 
 
 class Connection(aiosqlite.Connection):
