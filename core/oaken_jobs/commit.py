@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -88,9 +88,9 @@ class Committer:
         """
         return self._submit((op,), False, show)
 
-    async def call_all(self, ops: Sequence[Op]) -> list[Any]:
-        """Replies at each one's place, refusals as values."""
-        parts = [self._submit(ops[at : at + GROUP], True) for at in range(0, len(ops), GROUP)]
+    async def call_all(self, ops: Sequence[Op], show: Show | None = None) -> list[Any]:
+        """Replies at each one's place, refusals as values; `show` as for `submit`."""
+        parts = [self._submit(ops[at : at + GROUP], True, show) for at in range(0, len(ops), GROUP)]
         return [reply for part in parts for reply in await part]
 
     def _submit(self, ops: Sequence[Op], many: bool, show: Show | None = None) -> asyncio.Future[Any]:
@@ -241,16 +241,28 @@ class _Call:
     future: asyncio.Future[Any]
     many: bool
     show: Show | None
-    early: object = None
-    """A reply that was shown before it was durable."""
-    shown: Any = None
-    """What `show` made of that."""
+    early: Sequence[Reply] = ()
+    """Replies that were shown before they were durable, if any were."""
+    shown: Sequence[Any] = ()
+    """What `show` made of each of these; None of a refusal."""
 
-    def shown_as(self, reply: Reply) -> Any:
-        """What the caller gets for a reply."""
+    def show_early(self, replies: Sequence[Reply]) -> None:
+        if self.show is not None:
+            with suppress(Exception):  # it will be raised again where the caller hears of it
+                shown = [None if isinstance(reply, BaseException) else self.show(reply) for reply in replies]
+                self.early, self.shown = replies, shown
+
+    def told(self, replies: Sequence[Reply]) -> list[Any]:
+        """What the caller gets to hear of its replies."""
         if self.show is None:
-            return reply
-        return self.shown if reply is self.early else self.show(reply)
+            return [_told(reply) for reply in replies]
+        early = len(self.early) == len(replies)
+        return [
+            self.shown[place]
+            if early and reply is self.early[place] and not isinstance(reply, BaseException)
+            else _shown(reply, self.show)
+            for place, reply in enumerate(replies)
+        ]
 
 
 def _shower(calls: Sequence[_Call]) -> Applied | None:
@@ -259,33 +271,40 @@ def _shower(calls: Sequence[_Call]) -> Applied | None:
         return None
 
     def applied(replies: Sequence[Reply]) -> None:
-        at = 0
-        for call in calls:
-            reply = replies[at]
-            at += len(call.ops)
-            if call.show is not None and reply is not None and not isinstance(reply, BaseException):
-                with suppress(Exception):  # it will be raised again where the caller hears of it
-                    call.early, call.shown = reply, call.show(reply)
+        for call, mine in _dealt(calls, replies):
+            call.show_early(mine)
 
     return applied
 
 
 def _answer(calls: list[_Call], replies: Sequence[Reply]) -> None:
-    at = 0
-    for call in calls:
-        mine = replies[at : at + len(call.ops)]
-        at += len(call.ops)
+    for call, mine in _dealt(calls, replies):
         if call.future.done():  # its caller gave up
             continue
+        told = call.told(mine)
         if call.many:
-            call.future.set_result([_told(reply) for reply in mine])
-        elif isinstance(mine[0], BaseException):
-            call.future.set_exception(_told(mine[0]))
+            call.future.set_result(told)
+        elif isinstance(told[0], BaseException):
+            call.future.set_exception(told[0])
         else:
-            try:
-                call.future.set_result(call.shown_as(mine[0]))
-            except Exception as error:
-                call.future.set_exception(error)
+            call.future.set_result(told[0])
+
+
+def _dealt(calls: Sequence[_Call], replies: Sequence[Reply]) -> Iterator[tuple[_Call, Sequence[Reply]]]:
+    """Each call with its replies."""
+    at = 0
+    for call in calls:
+        yield call, replies[at : at + len(call.ops)]
+        at += len(call.ops)
+
+
+def _shown(reply: Reply, show: Show) -> Any:
+    if isinstance(reply, BaseException):
+        return _told(reply)
+    try:
+        return show(reply)
+    except Exception as error:
+        return error
 
 
 def _told(reply: Reply) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -50,6 +51,18 @@ _PRIVATE: tuple[str, ...] = ("title", "tags", "subject", "question", "last_error
 T = TypeVar("T")
 
 
+class _Early(NamedTuple, Generic[T]):
+    """A reply to an enqueue, and what was made of it before it was durable, if that could be `done`."""
+
+    enqueued: Enqueued
+    done: bool
+    shown: T | None
+
+
+def _as_it_is(enqueued: Enqueued) -> Enqueued:
+    return enqueued
+
+
 class Bulk(NamedTuple):
     """What a call on all jobs that match a filter did. `matched` counts from where it began; `remaining` is what it did not get to."""
 
@@ -92,18 +105,31 @@ class Jobs(Leasing):
     ) -> T:
         """What `show` makes of what `enqueue` answers; it is put together while the disk works, and given when all is durable."""
         op = self._enqueue_op(who, request, traceparent)
+        return await self._late(who, op, await self._commit.submit(op, partial(self._early, show)), show)
 
-        def early(enqueued: Enqueued) -> tuple[Enqueued, list[T]]:
-            told = self._told_at_once(enqueued)
-            return enqueued, [show(told)] if told is not None else []
+    def _early(self, show: Callable[[Enqueued], T], enqueued: Enqueued) -> _Early[T]:
+        """What can be shown of a new job before it is durable."""
+        told = self._told_at_once(enqueued)
+        return _Early(enqueued, told is not None, show(told) if told is not None else None)
 
-        enqueued, shown = await self._commit.submit(op, early)
-        return shown[0] if shown else show(await self._told(who, op, enqueued))
+    async def _late(self, who: Principal, op: Enqueue, early: _Early[T], show: Callable[[Enqueued], T]) -> T:
+        return cast("T", early.shown) if early.done else show(await self._told(who, op, early.enqueued))
 
     async def enqueue_many(
         self, who: Principal, requests: Sequence[NewJobRequest | OakenError], *, traceparent: str | None = None
     ) -> list[Enqueued | OakenError]:
         """As `enqueue` for each, in order; a refusal takes the place of its answer and leaves the others alone."""
+        return await self.enqueue_many_shown(who, requests, _as_it_is, traceparent=traceparent)
+
+    async def enqueue_many_shown(
+        self,
+        who: Principal,
+        requests: Sequence[NewJobRequest | OakenError],
+        show: Callable[[Enqueued], T],
+        *,
+        traceparent: str | None = None,
+    ) -> list[T | OakenError]:
+        """As `enqueue_shown` for each."""
         if len(requests) > self.rules.max_batch:
             raise InvalidRequest(
                 f"{len(requests)} jobs in one call; at most {self.rules.max_batch} ([jobs] max_batch). Send them in parts."
@@ -116,15 +142,17 @@ class Jobs(Leasing):
                 )
             except OakenError as refusal:
                 prepared.append(refusal)
-        replies = iter(await self._commit.call_all([p for p in prepared if isinstance(p, Enqueue)]))
-        answers: list[Enqueued | OakenError] = []
+        ops = [one for one in prepared if isinstance(one, Enqueue)]
+        replies = iter(await self._commit.call_all(ops, partial(self._early, show)))
+        answers: list[T | OakenError] = []
         for one in prepared:
             if isinstance(one, OakenError):
                 answers.append(one)
                 continue
             reply = next(replies)
-            if isinstance(reply, Enqueued):
-                answers.append(await self._told(who, one, reply))
+            if isinstance(reply, _Early):
+                early = cast("_Early[T]", reply)
+                answers.append(cast("T", early.shown) if early.done else await self._late(who, one, early, show))
             elif isinstance(reply, OakenError):
                 answers.append(reply)
             else:

@@ -124,12 +124,12 @@ async def test_many_jobs_of_which_the_store_could_not_take_all_are_refused_as_a_
     jobs = {"jobs": [{"kind": "work", "payload": {"n": n}} for n in range(3)]}
     commit, call_all = server.core.commit, server.core.commit.call_all
 
-    async def tires(ops: Any) -> Any:
+    async def tires(ops: Any, *more: Any) -> Any:
         """Takes what comes before the second."""
         away = Unavailable("it cannot answer now")
-        return [*await call_all(ops[:1]), *[away] * (len(ops) - 1)]
+        return [*await call_all(ops[:1], *more), *[away] * (len(ops) - 1)]
 
-    async def gone(ops: Any) -> Any:
+    async def gone(ops: Any, *_: Any) -> Any:
         return [Unavailable("it cannot answer now")] * len(ops)
 
     with monkeypatch.context() as broken:

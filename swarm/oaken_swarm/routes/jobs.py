@@ -198,12 +198,13 @@ async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
             keyed(one, f"{call.idempotency_key}/{place}") if isinstance(one, NewJobRequest) else one
             for place, one in enumerate(requests)
         ]
-    answers = await call.core.jobs.enqueue_many(call.who, requests, traceparent=call.traceparent)
+    show = partial(_one_of_many, call)
+    answers = await call.core.jobs.enqueue_many_shown(call.who, requests, show, traceparent=call.traceparent)
     away = [one for one in answers if isinstance(one, Unavailable)]
     if away and (call.idempotency_key is not None or len(away) == len(answers)):
         raise away[0]  # so that callers come again with all of them; what was added is not added twice
-    told = answer({"jobs": [_one_of_many(call, one) for one in answers]})
-    replayed = any(isinstance(one, Enqueued) and one.replayed for one in answers)
+    told = answer({"jobs": [_refused(one) if isinstance(one, OakenError) else one for one in answers]})
+    replayed = any(not isinstance(one, OakenError) and "replayed" in one for one in answers)
     return told._replace(headers=REPLAYED) if replayed else told
 
 
@@ -221,10 +222,12 @@ def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
         return refusal
 
 
-def _one_of_many(call: Call, one: Enqueued | OakenError) -> Json:
-    if isinstance(one, OakenError):
-        return {"error": problem(one), "status": one.status}
+def _one_of_many(call: Call, one: Enqueued) -> Json:
     return {**_enqueued(call, one), "status": 201 if one.created else 200}
+
+
+def _refused(refusal: OakenError) -> Json:
+    return {"error": problem(refusal), "status": refusal.status}
 
 
 def filter_of(asked: JobsQuery | JobsFilter) -> JobFilter:
