@@ -284,7 +284,7 @@ class Tokens:
 
     def committed(self, ops: Sequence[Op]) -> None:
         """Says what this process has committed, before anybody hears of it: an answer in the same group is given by what holds now."""
-        if any(isinstance(op, AddToken | RotateToken | RevokeToken) for op in ops):
+        if any(isinstance(op, _CHANGES) for op in ops):
             self.forget()
 
     def forget(self) -> None:
@@ -353,6 +353,7 @@ class Tokens:
         return self._clock.now() + round(expires_in * 1000)
 
 
+_CHANGES = (AddToken, RotateToken, RevokeToken)
 _NOBODY: tuple[TokenRow | None, Principal | None] = (None, None)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -51,12 +51,17 @@ _PRIVATE: tuple[str, ...] = ("title", "tags", "subject", "question", "last_error
 T = TypeVar("T")
 
 
-class _Early(NamedTuple, Generic[T]):
+class _Early(NamedTuple):
     """A reply to an enqueue, and what was made of it before it was durable, if that could be `done`."""
 
     enqueued: Enqueued
     done: bool
-    shown: T | None
+    shown: Any
+
+
+@lru_cache(maxsize=64)
+def _never_leased(kind: str) -> str:
+    return f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
 
 
 def _as_it_is(enqueued: Enqueued) -> Enqueued:
@@ -107,13 +112,13 @@ class Jobs(Leasing):
         op = self._enqueue_op(who, request, traceparent)
         return await self._late(who, op, await self._commit.submit(op, partial(self._early, show)), show)
 
-    def _early(self, show: Callable[[Enqueued], T], enqueued: Enqueued) -> _Early[T]:
+    def _early(self, show: Callable[[Enqueued], T], enqueued: Enqueued) -> _Early:
         """What can be shown of a new job before it is durable."""
         told = self._told_at_once(enqueued)
         return _Early(enqueued, told is not None, show(told) if told is not None else None)
 
-    async def _late(self, who: Principal, op: Enqueue, early: _Early[T], show: Callable[[Enqueued], T]) -> T:
-        return cast("T", early.shown) if early.done else show(await self._told(who, op, early.enqueued))
+    async def _late(self, who: Principal, op: Enqueue, early: _Early, show: Callable[[Enqueued], T]) -> T:
+        return early.shown if early.done else show(await self._told(who, op, early.enqueued))
 
     async def enqueue_many(
         self, who: Principal, requests: Sequence[NewJobRequest | OakenError], *, traceparent: str | None = None
@@ -149,10 +154,9 @@ class Jobs(Leasing):
             if isinstance(one, OakenError):
                 answers.append(one)
                 continue
-            reply = next(replies)
+            reply: Any = next(replies)
             if isinstance(reply, _Early):
-                early = cast("_Early[T]", reply)
-                answers.append(cast("T", early.shown) if early.done else await self._late(who, one, early, show))
+                answers.append(reply.shown if reply.done else await self._late(who, one, reply, show))
             elif isinstance(reply, OakenError):
                 answers.append(reply)
             else:
@@ -220,8 +224,7 @@ class Jobs(Leasing):
             return enqueued
         if self._clock.monotonic() - self._kinds_read_at > KINDS_SECONDS:
             return None
-        warning = f"No agent has ever leased a job of kind {kind!r}. The job waits until one does; check the spelling."
-        return Enqueued(enqueued.job, True, warning, enqueued.replayed)
+        return Enqueued(enqueued.job, True, _never_leased(kind), enqueued.replayed)
 
     async def _told_of_other(self, who: Principal, op: Enqueue, enqueued: Enqueued) -> Enqueued:
         """A job that was there: somebody else's, perhaps."""

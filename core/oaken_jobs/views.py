@@ -205,10 +205,7 @@ def progress(row: ProgressRow) -> Json:
 def event(happened: Event) -> Json:
     row = happened.row
     names, values = _OF_JOBS if isinstance(happened, JobEvent) else _OF_OTHERS
-    data: Json = {"verb": row.verb}
-    for name, value in zip(names, values(row), strict=True):
-        if value is not None:
-            data[name] = value
+    data: Json = {name: value for name, value in zip(names, values(row), strict=True) if value is not None}
     if isinstance(happened, PluginEvent):
         data["fields"] = happened.fields
     data["actor"] = {"kind": row.actor_kind, "id": row.actor_id, "via": row.actor_via}
@@ -217,12 +214,14 @@ def event(happened: Event) -> Json:
 
 # What events tell, and where it stands in a row of activity; what a kind of event has none of is null there.
 _OF_JOBS = (
-    ("job_id", "job_kind", "queue", "from", "to", "epoch", "attempt", "percent", "workspace"),
-    attrgetter("job_id", "job_kind", "queue", "from_state", "to_state", "epoch", "attempt", "percent", "workspace"),
+    ("verb", "job_id", "job_kind", "queue", "from", "to", "epoch", "attempt", "percent", "workspace"),
+    attrgetter(
+        "verb", "job_id", "job_kind", "queue", "from_state", "to_state", "epoch", "attempt", "percent", "workspace"
+    ),
 )
 _OF_OTHERS = (
-    ("job_id", "name", "from", "to", "workspace"),
-    attrgetter("job_id", "name", "from_state", "to_state", "workspace"),
+    ("verb", "job_id", "name", "from", "to", "workspace"),
+    attrgetter("verb", "job_id", "name", "from_state", "to_state", "workspace"),
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import lru_cache
+from typing import Any
 
 import orjson
 
@@ -12,6 +14,7 @@ from oaken_jobs.clock import Clock
 from oaken_jobs.events import event
 from oaken_jobs.journal import Journal
 from oaken_jobs.loop import Loop
+from oaken_jobs.model import Activity
 from oaken_jobs.store.base import Store
 
 log = logging.getLogger("oaken.events")
@@ -57,7 +60,7 @@ class EventLog(Loop):
         while True:
             rows = await self._store.activity(cursor, PAGE)
             if rows:
-                lines = b"".join(orjson.dumps(views.event(event.of(row))) + b"\n" for row in rows)
+                lines = b"".join([line(row) for row in rows])
                 await asyncio.to_thread(self._journal.append, lines)
                 cursor = rows[-1].id
             if len(rows) < PAGE:
@@ -83,3 +86,26 @@ class EventLog(Loop):
     async def _end(self) -> None:
         await super()._end()
         await self._once()
+
+
+def line(row: Activity) -> bytes:
+    """The line of an event."""
+    if row.event != "job_state_changed" or row.job_id is None:
+        return orjson.dumps(views.event(event.of(row)), option=orjson.OPT_APPEND_NEWLINE)
+    before, behind = _but_for_its_job(row[2:4] + row[5:])
+    at = views.iso(row.at) or ""
+    return b'{"id":"%d","ts":"%b",%b%d%b' % (row.id, at.encode(), before, row.job_id, behind)
+
+
+_SOME_JOB = 1
+_BEGIN = len(b'{"id":"0","ts":"1970-01-01T00:00:00.000Z",')
+
+
+@lru_cache(1024)
+def _but_for_its_job(alike: tuple[Any, ...]) -> tuple[bytes, bytes]:
+    """What stands in the line of such a row before and behind the id of its job, without its own id and time. Most rows of one moment
+    differ in these alone; each written by itself took three times as long, a twentieth of all that a busy server did."""
+    some = Activity._make((0, 0, *alike[:2], _SOME_JOB, *alike[2:]))
+    text = orjson.dumps(views.event(event.of(some)), option=orjson.OPT_APPEND_NEWLINE)
+    before, mark, behind = text[_BEGIN:].partition(b'"job_id":%d' % _SOME_JOB)
+    return before + mark[:-1], behind

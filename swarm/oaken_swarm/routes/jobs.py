@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -191,7 +191,7 @@ async def enqueue(call: Call, asked: NewJobRequest | NewJobsRequest) -> Answer:
         request = keyed(asked, call.idempotency_key)
         show = partial(enqueued_answer, call)
         return await call.core.jobs.enqueue_shown(call.who, request, show, traceparent=call.traceparent)
-    requests = [_read_one(data, place) for place, data in enumerate(asked.jobs)]
+    requests = _read_all(asked.jobs)
     if call.idempotency_key is not None:
         # Each under a key of its own, so that a repeat of a call that was cut short adds the rest.
         requests = [
@@ -215,6 +215,16 @@ def keyed(request: NewJobRequest, key: str | None) -> NewJobRequest:
     return request.model_copy(update={"idempotency_key": key})
 
 
+def _read_all(jobs: Sequence[Any]) -> Sequence[NewJobRequest | OakenError]:
+    try:
+        return _ALL.validate_python(jobs)
+    except ValidationError:  # whose fault it is shows when each is read by itself
+        return [_read_one(data, place) for place, data in enumerate(jobs)]
+
+
+_ALL = TypeAdapter(list[NewJobRequest])
+
+
 def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
     try:
         return read(NewJobRequest, data, f"jobs.{place}")
@@ -223,7 +233,9 @@ def _read_one(data: Any, place: int) -> NewJobRequest | OakenError:
 
 
 def _one_of_many(call: Call, one: Enqueued) -> Json:
-    return {**_enqueued(call, one), "status": 201 if one.created else 200}
+    told = _enqueued(call, one)
+    told["status"] = 201 if one.created else 200
+    return told
 
 
 def _refused(refusal: OakenError) -> Json:
