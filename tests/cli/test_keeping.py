@@ -27,8 +27,8 @@ from oaken_jobs.model import Actor, LogRow, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.operations import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
-from tests.cli.test_cli import Said, oaken
 from tests.contract.world import until
+from tests.forks import Said, oaken
 from tests.processes import clean_environ
 
 Run = Callable[..., Said]

@@ -20,7 +20,7 @@ import pytest
 
 from oaken_app import command
 from oaken_app.command import result_of
-from tests.cli.test_cli import Said, oaken
+from tests.forks import Said, oaken
 
 Run = Callable[..., Said]
 
