@@ -1,7 +1,9 @@
 """Commands of Oaken, each a process of its own, forked from one that has imported everything: that is most of what a start takes.
 
-said = oaken("job", "list", "--json", data=folder)
-assert said.code == 0, said.err
+    said = oaken("job", "list", "--json", data=folder)
+    process = subprocess.Popen(command("oaken_app.main", "watch"), stdout=subprocess.PIPE)
+
+What is about a start itself, or about a process that is killed, starts it anew.
 """
 
 from __future__ import annotations
@@ -9,28 +11,32 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+import threading
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from oaken_app import main
+from oaken_app.main import COMMANDS
 from tests.processes import clean_environ
 
-PATIENCE = 60
-"""Seconds after which a command is ended by SIGALRM."""
+STAND_IN = Path(__file__).with_name("standin.py")
 LATE = (
     "anyio._backends._asyncio",
     "httpcore2",
     "oaken_jobs.moving",
     "oaken_jobs.store.postgres.archive",
     "oaken_jobs.store.postgres.condition",
+    "oaken_mcp.__main__",
+    "oaken_mcp.remote",
+    "oaken_mcp.server",
     "oaken_swarm.plugins.embedder",
     "typer._adapters",
 )
@@ -50,77 +56,91 @@ class Said(NamedTuple):
 
 
 def oaken(*arguments: str, data: Path | None = None, stdin: bytes = b"", **environment: str) -> Said:
-    """Runs a command to its end, in the folder `data` and with nothing in its environment but what is told here."""
+    """Runs a command to its end, on the folder `data`, with no variables of Oaken's but those that are told here."""
     folder = {} if data is None else {"OAKEN_DATA_DIR": str(data)}
-    with TemporaryFile() as asked, TemporaryFile() as out, TemporaryFile() as err:
-        asked.write(json.dumps([arguments, clean_environ() | folder | environment, os.getcwd()]).encode())
-        asked.seek(0)
-        given, to = os.pipe()
-        ended, end = os.pipe()
-        socket.send_fds(_forks(), [b"+"], [asked.fileno(), given, out.fileno(), err.fileno(), end])
-        os.close(given)
-        os.close(end)
-        with suppress(BrokenPipeError), open(to, "wb") as pipe:
-            pipe.write(stdin)
-        with open(ended, "rb") as pipe:
-            code = int(pipe.read())
-        for file in (out, err):
-            file.seek(0)
-        return Said(code, out.read().decode(), err.read().decode())
+    done = subprocess.run(
+        command("oaken_app.main", *arguments),
+        env=clean_environ() | folder | environment,
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """What does the same as `python -m MODULE ARGUMENT...`, in the environment and the folder that it is started in."""
+    return [sys.executable, "-I", "-S", str(STAND_IN), _forks()[0], module, *arguments]
 
 
 @cache
-def _forks() -> socket.socket:
-    """That of the process which forks for this one, and ends when this one has."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            cwd=Path(__file__).parents[1],
-        )
-    return ours
+def _forks() -> tuple[str, subprocess.Popen[str]]:
+    """Where the process listens that forks for this one, and ends when this one has."""
+    forks = subprocess.Popen(
+        [sys.executable, "-m", "tests.forks"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        start_new_session=True,  # Ctrl-C is handed on by those who stand in
+    )
+    assert forks.stdout is not None
+    with forks.stdout:
+        return forks.stdout.readline().strip(), forks
 
 
-def _fork_for(asks: socket.socket) -> None:
-    """Returns in each process that is to be a command."""
-    for module in (*{command.module for command in main.COMMANDS.values()}, *LATE):
+def _listen() -> str:
+    """Forks for whoever connects. Returns in each process that is to be a command: the module whose `main` it is to call."""
+    for module in (*{command.module for command in COMMANDS.values()}, *LATE):
         import_module(module)
     gc.freeze()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for commands
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a command is not this process
-    while ends := socket.recv_fds(asks, 1, 5)[1]:
-        if os.fork() == 0:
-            asks.close()
-            return _become(*ends)
-        for fd in ends:
-            os.close(fd)
+    folder = tempfile.mkdtemp(prefix="oaken-forks-")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/socket")
+        listening.listen(64)
+        print(f"{folder}/socket", flush=True)
+        while listening in select.select([listening, sys.stdin], [], [])[0]:
+            connection, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                return _become(connection)
+            connection.close()
+    shutil.rmtree(folder)
     sys.exit()
 
 
-def _become(asked: int, given: int, out: int, err: int, end: int) -> None:
-    """Waits in one process, and tells how the other ended, in which it returns."""
+def _become(connection: socket.socket) -> str:
+    """Minds the command in one process, and returns in the other."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if command := os.fork():
-        os.close(given)
-        os.write(end, str(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])).encode())
+    told, given, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while not told.endswith(b"\n"):
+        told += connection.recv(1 << 16)
+    if child := os.fork():
+        for descriptor in given:
+            os.close(descriptor)
+        threading.Thread(target=_hand_on, args=(connection, child), daemon=True).start()
+        connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
         os._exit(0)
-    os.close(end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.alarm(PATIENCE)
-    for fd, name in ((given, 0), (out, 1), (err, 2)):
-        os.dup2(fd, name)
-        os.close(fd)
-    with open(asked) as file:
-        arguments, environ, folder = json.load(file)
+    connection.close()
+    for number, descriptor in enumerate(given):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    module, arguments, environ, folder = json.loads(told)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
-    sys.argv = [str(main.__file__), *arguments]
+    sys.argv = [str(import_module(module).__file__), *arguments]
+    return module
+
+
+def _hand_on(connection: socket.socket, child: int) -> None:
+    """Signals that the one who stands in got, and its end."""
+    while got := connection.recv(1):
+        os.kill(child, got[0])
+    os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    _fork_for(socket.socket(fileno=int(sys.argv[1])))
-    main.main()
+    sys.exit(import_module(_listen()).main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,8 +21,8 @@ from oaken_jobs.store.base import JobFilter
 from oaken_mcp.catalogue import TOOLS
 from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.server import NEXT
+from tests.forks import command
 from tests.mcp.door import ME, Caller
-from tests.mcp.process import ROOT
 from tests.service import eventually, serve
 
 CONFIG = """
@@ -58,14 +57,12 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
     await core.open()
     async with AsyncExitStack() as stack:
         if where == "stdio":
-            paths = os.pathsep.join(str(ROOT / part) for part in ("core", "swarm", "."))
 
             @asynccontextmanager
             async def connect(name: str = "bot") -> AsyncIterator[Caller]:
-                command = ["-m", "oaken_mcp", "--data-dir", str(tmp_path), "--actor", f"agent:{name}"]
-                entry = StdioServerParameters(
-                    command=sys.executable, args=command, env={**os.environ, "PYTHONPATH": paths}
-                )
+                options = ["--data-dir", str(tmp_path), "--actor", f"agent:{name}"]
+                program, *arguments = command("oaken_mcp.__main__", *options)
+                entry = StdioServerParameters(command=program, args=arguments, env={**os.environ})
                 async with Client(entry, mode=era) as client:
                     yield Caller(client)
 

@@ -22,6 +22,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import remote
 from oaken_mcp.http import Endpoint
 from oaken_mcp.wire import Wire
+from tests.forks import command
 from tests.mcp.door import ME, Caller
 from tests.service import Service, eventually, serve
 
@@ -35,7 +36,8 @@ def environ(token: str) -> dict[str, str]:
 @asynccontextmanager
 async def connected(service: Service, name: str, era: str = "auto") -> AsyncIterator[Caller]:
     token = await service.token(name, "user", "agent")
-    entry = StdioServerParameters(command=OAKEN, args=["mcp", "--url", service.url], env=environ(token))
+    program, *arguments = command("oaken_app.main", "mcp", "--url", service.url)
+    entry = StdioServerParameters(command=program, args=arguments, env=environ(token))
     async with Client(entry, mode=era) as client:  # type: ignore[arg-type]
         yield Caller(client)
 
@@ -43,7 +45,10 @@ async def connected(service: Service, name: str, era: str = "auto") -> AsyncIter
 @asynccontextmanager
 async def spoken(service: Service, token: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        OAKEN, "mcp", "--url", service.url, *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ(token)
+        *command("oaken_app.main", "mcp", "--url", service.url, *options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environ(token),
     )
     yield process
     assert process.stdin is not None

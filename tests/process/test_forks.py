@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
-from tests.forks import Said, oaken
-from tests.processes import clean_environ
+from tests.forks import Said, command, oaken
+from tests.processes import READY, clean_environ
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,26 @@ def test_it_is_a_process_of_its_own_in_the_folder_and_the_environment_it_is_told
     assert "OAKEN_LOG__LEVEL" not in said.out
     assert str(tmp_path / "here") in oaken("config", "path", OAKEN_DATA_DIR="here").out
     assert not any(name.startswith("OAKEN_JOBS") for name in os.environ)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_signal_comes_to_the_command_and_an_end_from_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        command("oaken_app.main", "serve", "--port", "0", "--no-runner"),
+        env=clean_environ() | {"OAKEN_DATA_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        ready = READY.fullmatch(process.stdout.readline())
+        assert ready is not None
+        process.send_signal(number)
+        assert process.wait(20) == code
+        assert process.stdout.read() == "", "nobody has it open any more"
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(ready[1], trust_env=False)
 
 
 FORKING = """
