@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters
@@ -19,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from oaken_mcp.http import PATH
 from tests.forks import command
+from tests.service import plain
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 UNKNOWN = "There is no such task"
@@ -103,7 +103,7 @@ async def over_http(url: str, token: str, **more: Any) -> AsyncIterator[Holder]:
     """Of the server at an address."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        plain(headers=headers) as http,
         holding(streamable_http_client(url + PATH, http_client=http), **more) as holder,
     ):
         yield holder

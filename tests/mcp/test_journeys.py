@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -23,7 +22,7 @@ from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.server import NEXT
 from tests.forks import command
 from tests.mcp.door import ME, Caller
-from tests.service import eventually, serve
+from tests.service import eventually, plain, serve
 
 CONFIG = """
 [kinds.count]
@@ -75,7 +74,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
             @asynccontextmanager
             async def connect(name: str = "bot") -> AsyncIterator[Caller]:
                 token = await service.token(name, "user", "agent")
-                async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
+                async with plain(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
                     sdk = streamable_http_client(service.url + PATH, http_client=http)
                     try:
                         async with Client(sdk, mode=era) as client:

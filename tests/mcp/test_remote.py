@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
@@ -24,7 +23,7 @@ from oaken_mcp.http import Endpoint
 from oaken_mcp.wire import Wire
 from tests.forks import command
 from tests.mcp.door import ME, Caller
-from tests.service import Service, eventually, serve
+from tests.service import Service, eventually, plain, serve
 
 OAKEN = str(Path(sys.executable).parent / "oaken")
 
@@ -150,7 +149,7 @@ async def test_calls_of_a_client_that_has_died_are_given_up_at_once(
 
         return as_many
 
-    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+    async with plain(headers=headers, timeout=60) as http:
         relay = asyncio.create_task(remote.Relay(Wire(reading, writing), http, service.url).run())
         os.write(
             asking, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode() + b"\n"
