@@ -26,6 +26,8 @@ lint: .venv/.ready
 node: .venv/.ready
 	@$(BIN)/python -m tests.mcp.conformance.node
 
+# Some hundred processes are started, and would each compile all modules where none may be kept.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint node
 	$(BIN)/pytest -n 3 --dist worksteal
 

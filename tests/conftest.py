@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -47,9 +48,27 @@ def database(request: pytest.FixtureRequest) -> DatabaseSettings:
     return DatabaseSettings(url=request.getfixturevalue("emptied_url") if ENGINE == "postgres" else None)
 
 
+@pytest.fixture(scope="session")
+def left_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that a core has opened and left: with Oaken's tables and nothing in them. A copy of it is opened in a third
+    of the time of a new one."""
+
+    async def leave(folder: Path) -> None:
+        core = Core.on_folder(folder, RULES, "serve")
+        await core.open()
+        await core.close()
+
+    folder = tmp_path_factory.mktemp("left")
+    with asyncio.Runner() as runner:
+        runner.run(leave(folder))
+    return folder
+
+
 @pytest.fixture
-async def core(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[Core]:
+async def core(database: DatabaseSettings, tmp_path: Path, left_folder: Path) -> AsyncIterator[Core]:
     """Open, without duties, on the machine's clock or its database's."""
+    if database.url is None:
+        shutil.copytree(left_folder, tmp_path / "data")
     rules = replace(RULES, kinds=dict(RULES.kinds))  # a test may add kinds
     found = Core.on_folder(tmp_path / "data", rules, "serve", database=database)
     await found.open()

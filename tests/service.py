@@ -80,7 +80,7 @@ class Service:
     async def http(self, name: str = "ann", *roles: str) -> httpx2.AsyncClient:
         """The same as a plain HTTP client, which sends what it is told."""
         token = await self.token(name, *(roles or ("user", "agent")))
-        http = httpx2.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+        http = plain(base_url=self.url, headers={"Authorization": f"Bearer {token}"})
         self.https.append(http)
         return http
 
@@ -155,6 +155,11 @@ class Described:
 def _validator(schema: str) -> Any:
     described = openapi.describe(ROUTES)
     return jsonschema_rs.validator_for({**orjson.loads(schema), "components": described["components"]})
+
+
+def plain(**options: Any) -> httpx2.AsyncClient:
+    """A client that knows no TLS and no proxies, and is made in a tenth of the time."""
+    return httpx2.AsyncClient(trust_env=False, verify=False, **options)
 
 
 async def serve(core: Core, settings: ServerSettings | None = None, *, port: int = 0, **options: Any) -> Service:

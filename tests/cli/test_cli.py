@@ -11,39 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from oaken_app.main import COMMANDS
 from oaken_jobs.errors import LeaseLost
+from tests.forks import Said, oaken
 from tests.service import Service, eventually
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def oaken(*arguments: str, data: Path | None = None, stdin: bytes = b"", **environment: str) -> Said:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
-    if data is not None:
-        clean["OAKEN_DATA_DIR"] = str(data)
-    done = subprocess.run(
-        [sys.executable, "-m", "oaken_app.main", *arguments],
-        env=clean | environment,
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
-
 
 Run = Callable[..., Said]
 
@@ -63,6 +39,15 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
     for command in ("serve", "runner", "mcp", "intake", "job", "queue", "agents", "snapshot", "token", "doctor"):
         assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_finds_all_it_needs_in_an_interpreter_of_its_own(command: str) -> None:
+    """Other tests run it where everything has been imported."""
+    told = [sys.executable, "-m", "oaken_app.main", command, "--help"]
+    said = subprocess.run(told, capture_output=True, text=True, check=False, timeout=60)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert f"Usage: oaken {command}" in said.stdout
 
 
 def test_the_first_command_ever_called_makes_an_owner_only_database(run: Run, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +26,8 @@ from oaken_jobs.model import Actor, LogRow, Principal
 from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.store.operations import KeepLog
 from oaken_jobs.store.sqlite.driver import sqlite3
-from tests.cli.test_cli import Said, oaken
 from tests.contract.world import until
+from tests.forks import Said, command, oaken
 from tests.processes import clean_environ
 
 Run = Callable[..., Said]
@@ -92,7 +91,7 @@ def test_the_trace_goes_along_only_where_it_is_asked_for(run: Run, tmp_path: Pat
     traced = {"OAKEN_TRACE__ENABLED": "true"}
     run("job", "enqueue", "work", "--payload", '{"text": "said in private"}', **traced)
     worked = subprocess.Popen(
-        [sys.executable, "-m", "oaken_app.main", "work", "--kind", "work", "--", "cat"],
+        command("oaken_app.main", "work", "--kind", "work", "--", "cat"),
         env={**clean_environ(), **traced, "OAKEN_DATA_DIR": str(tmp_path / "data")},
     )
     assert run("job", "wait", "1").code == 0
@@ -189,7 +188,7 @@ def test_where_there_is_no_event_log_that_is_said(run: Run) -> None:
 def test_what_happens_is_shown_as_it_happens(run: Run, tmp_path: Path) -> None:
     run("job", "enqueue", "first")
     watching = subprocess.Popen(
-        [sys.executable, "-u", "-m", "oaken_app.main", "watch", "--json"],
+        command("oaken_app.main", "watch", "--json"),
         env={**clean_environ(), "OAKEN_DATA_DIR": str(tmp_path / "data")},
         stdout=subprocess.PIPE,
         text=True,
@@ -238,7 +237,7 @@ class Watch:
 
     def __init__(self, *words: str, **environ: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "oaken_app.main", *words],
+            command("oaken_app.main", *words),
             env={**clean_environ(), **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import stat
 from pathlib import Path
 
 import httpx2
 
-from tests.cli.test_cli import Said, oaken
+from tests.forks import Said, oaken
 from tests.processes import Processes
 
 
@@ -18,7 +19,7 @@ def opened(folder: Path, *arguments: str, **environ: str) -> Said:
 
 
 def test_a_file_for_its_owner_alone_posts_a_code_that_is_good_once(processes: Processes) -> None:
-    _, url = processes.serve()
+    server, url = processes.serve()
     said = opened(processes.folder)
     file = processes.folder / "open.html"
     assert said.code == 0, said.err
@@ -40,6 +41,8 @@ def test_a_file_for_its_owner_alone_posts_a_code_that_is_good_once(processes: Pr
         again = http.post("/login/code", **post)
         assert again.status_code == 401
         assert "set-cookie" not in again.headers
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(20) == 0
     events = (processes.folder / "events.jsonl").read_text()
     assert code[1] not in events
 

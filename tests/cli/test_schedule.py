@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import Said, oaken
+from tests.forks import Said, oaken
 
 Run = Callable[..., Said]
 

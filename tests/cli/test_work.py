@@ -20,7 +20,8 @@ import pytest
 
 from oaken_app import command
 from oaken_app.command import result_of
-from tests.cli.test_cli import Said, oaken
+from tests import forks
+from tests.forks import Said, oaken
 
 Run = Callable[..., Said]
 
@@ -44,7 +45,7 @@ class Bench:
     def work(self, kind: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OAKEN_")}
         worker = subprocess.Popen(
-            [sys.executable, "-m", "oaken_app.main", "work", "--kind", kind, *options, "--", *command],
+            forks.command("oaken_app.main", "work", "--kind", kind, *options, "--", *command),
             env=clean | {"OAKEN_DATA_DIR": str(self.folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

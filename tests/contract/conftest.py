@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def database(request: pytest.FixtureRequest) -> DatabaseSettings:
 
 
 @pytest.fixture
-async def world(database: DatabaseSettings, tmp_path: Path) -> AsyncIterator[World]:
+async def world(database: DatabaseSettings, tmp_path: Path, left_folder: Path) -> AsyncIterator[World]:
+    if database.url is None:
+        shutil.copytree(left_folder, tmp_path, dirs_exist_ok=True)
     clock = FakeClock()
     core = Core.on_folder(tmp_path, RULES, "serve", clock, database=database)
     await core.open()

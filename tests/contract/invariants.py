@@ -1,7 +1,8 @@
 """What is true of every database of jobs at every moment between two transactions, whatever happened before, a crash included.
 
-Each function takes an open connection and raises `AssertionError` naming what is wrong. They read the tables alone and know nothing of
-the program that wrote them. The ones about history need an activity table from which nothing was pruned.
+Each function takes an open connection, or the changes of state that `_changes` finds on it, and raises `AssertionError` naming what is
+wrong. They read the tables alone and know nothing of the program that wrote them. The ones about history need an activity table from which
+nothing was pruned.
 
 `check` runs them all. `connect` opens a database for them: with the SQLite library of the core, because two libraries in one process
 that have the same file open drop each other's locks.
@@ -9,7 +10,7 @@ that have the same file open drop each other's locks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ LEGAL: dict[str, set[tuple[str | None, str]]] = {
 }
 """Which verb may take a job from where to where, written down a second time on purpose."""
 
+Change = tuple[int, str, str | None, str, int]
+"""Job, verb, state before and after, epoch."""
+
 
 def connect(path: Path) -> Database:
     """A connection that only reads, for the functions below."""
@@ -60,9 +64,10 @@ def check(database: Database | Path, caps: Mapping[str, int] | None = None) -> N
     no_job_is_unreachable(database)
     one_attempt_an_epoch(database)
     results_belong_to_success(database)
-    history_is_whole(database)
-    epochs_never_fall(database)
-    final_states_are_left_by_requeue_or_adoption_alone(database)
+    changes = _changes(database)
+    history_is_whole(database, changes)
+    epochs_never_fall(changes)
+    final_states_are_left_by_requeue_or_adoption_alone(changes)
 
 
 def at_most_one_holder(database: Database) -> None:
@@ -182,12 +187,12 @@ def results_belong_to_success(database: Database) -> None:
     )
 
 
-def history_is_whole(database: Database) -> None:
+def history_is_whole(database: Database, changes: Sequence[Change]) -> None:
     """Each change of state has its row: played back from the first one, the activity gives each job's present state, each verb does only
     what it may, and the last row carries the present epoch."""
     states: dict[int, str] = {}
     epochs: dict[int, int] = {}
-    for job_id, verb, before, after, epoch in _activity(database):
+    for job_id, verb, before, after, epoch in changes:
         assert states.get(job_id) == before, f"job {job_id}: {verb} from {before}, but it was {states.get(job_id)}"
         assert (before, after) in LEGAL[verb], f"job {job_id}: {verb} took it from {before} to {after}"
         states[job_id] = after
@@ -198,19 +203,19 @@ def history_is_whole(database: Database) -> None:
     assert epochs == present, f"epochs played back {_differing(epochs, present)}"
 
 
-def epochs_never_fall(database: Database) -> None:
+def epochs_never_fall(changes: Sequence[Change]) -> None:
     """A job's epoch grows by one at each claim or resumption and at nothing else."""
     epochs: dict[int, int] = {}
-    for job_id, verb, _, after, epoch in _activity(database):
+    for job_id, verb, _, after, epoch in changes:
         grown = (verb == "claim" and after == "running") or verb == "resume"
         expected = epochs.get(job_id, 0) + grown
         assert epoch == expected, f"job {job_id}: {verb} left epoch {epoch}, not {expected}"
         epochs[job_id] = epoch
 
 
-def final_states_are_left_by_requeue_or_adoption_alone(database: Database) -> None:
+def final_states_are_left_by_requeue_or_adoption_alone(changes: Sequence[Change]) -> None:
     """`succeeded` never changes; `failed` and `cancelled` only by requeue or adoption."""
-    for job_id, verb, before, after, _ in _activity(database):
+    for job_id, verb, before, after, _ in changes:
         if verb == "edit":
             continue  # moves nothing: see what is legal
         if before == "succeeded":
@@ -220,7 +225,7 @@ def final_states_are_left_by_requeue_or_adoption_alone(database: Database) -> No
         )
 
 
-def _activity(database: Database) -> list[tuple[int, str, str | None, str, int]]:
+def _changes(database: Database) -> list[Change]:
     return database.execute(
         "select job_id, verb, from_state, to_state, epoch from activity where event = 'job_state_changed' order by id"
     ).fetchall()

@@ -17,7 +17,7 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_jobs.sessions import form_token
 from oaken_swarm import cookie
 from oaken_swarm.cockpit.pages import PAGES
-from tests.service import ROOT, Service, eventually, problem, serve
+from tests.service import ROOT, Service, eventually, plain, problem, serve
 
 ALL, READ, MANAGE, ADMIN = (
     {"viewer", "user", "agent", "admin"},
@@ -93,9 +93,7 @@ class Browser:
         self.service = service
         self.secret = secret
         cookies = {cookie.name(service.url): secret} if secret else {}
-        self.http = httpx2.AsyncClient(
-            base_url=service.url, headers={"Accept": "text/html"}, cookies=cookies, trust_env=False
-        )
+        self.http = plain(base_url=service.url, headers={"Accept": "text/html"}, cookies=cookies)
         service.https.append(self.http)
 
     async def get(self, path: str, **options: Any) -> httpx2.Response:
@@ -266,7 +264,7 @@ async def test_the_cookie_is_the_sessions_and_for_this_port_alone(
         cookie.name(other.url): theirs.headers["set-cookie"].split("=")[1].split(";")[0],
     }
     for service in (server, other):
-        http = httpx2.AsyncClient(base_url=service.url, cookies=both, trust_env=False)
+        http = plain(base_url=service.url, cookies=both)
         assert (await http.get("/v1/me")).status_code == 200
         await http.aclose()
     here = Browser(server, secret)

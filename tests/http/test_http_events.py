@@ -17,7 +17,7 @@ from oaken_jobs.core import Core
 from oaken_swarm import Client
 from oaken_swarm.routes import events as events_module
 from tests.contract.world import alter
-from tests.service import RULES, Service, eventually, problem, serve
+from tests.service import RULES, Service, eventually, plain, problem, serve
 
 
 class Events:
@@ -59,7 +59,7 @@ async def stream(server: Service, token: str, path: str = "/v1/events", **more: 
     """A stream that is open: its first sign of life has come."""
     headers = {"Authorization": f"Bearer {token}", **more.pop("headers", {})}
     async with (
-        httpx2.AsyncClient(base_url=server.url, trust_env=False, timeout=15) as http,
+        plain(base_url=server.url, timeout=15) as http,
         http.stream("GET", path, headers=headers, params=more) as response,
     ):
         assert response.status_code == 200, await response.aread()

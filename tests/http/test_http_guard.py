@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import httpx2
 import pytest
 
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_swarm.call import Answer, Call
 from oaken_swarm.guard import Guard
-from tests.service import Service, problem, serve
+from tests.service import Service, plain, problem, serve
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ async def test_allowed_origins_are_taken(core: Core) -> None:
 )
 async def test_a_call_without_a_good_token_is_401_and_says_how(server: Service, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
+    async with plain(base_url=server.url) as http:
         for method, path in (
             ("GET", "/v1/jobs"),
             ("POST", "/v1/jobs"),
@@ -95,7 +94,7 @@ async def test_a_call_without_a_good_token_is_401_and_says_how(server: Service, 
 
 async def test_the_scheme_of_a_token_is_taken_in_any_case(server: Service) -> None:
     token = await server.token("ann", "user")
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
+    async with plain(base_url=server.url) as http:
         assert (await http.get("/v1/me", headers={"Authorization": f"bEARER  {token}"})).status_code == 200
 
 

@@ -23,7 +23,7 @@ from oaken_jobs.files import DATABASE
 from oaken_jobs.model import NO_LIMITS, ROLES, Limits, Principal
 from oaken_jobs.requests import LabelsRequest, NewJobRequest, ScheduleRequest
 from oaken_swarm.routes import ROUTES
-from tests.service import ROOT, RULES, Service, problem, serve
+from tests.service import ROOT, RULES, Service, plain, problem, serve
 
 HERE, THERE = "here", "there"
 WORKSPACES = (None, HERE, THERE)
@@ -208,7 +208,7 @@ class World:
 
     def http(self, secret: str | None) -> httpx2.AsyncClient:
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
-        http = httpx2.AsyncClient(base_url=self.service.url, headers=headers, trust_env=False)
+        http = plain(base_url=self.service.url, headers=headers)
         self.service.https.append(http)
         return http
 

@@ -27,7 +27,7 @@ from oaken_jobs.errors import ConfigError, Unauthenticated, Unavailable
 from oaken_swarm import oidc
 from oaken_swarm.call import Answer, Call
 from oaken_swarm.oidc import Oidc, actor_id
-from tests.service import Service, problem, serve
+from tests.service import Service, plain, problem, serve
 
 KEYS: dict[str, Any] = {
     "RS256": rsa.generate_private_key(65537, 2048),
@@ -99,7 +99,7 @@ async def trusting(core: Core, issuer: Issuer) -> AsyncIterator[Service]:
 
 
 async def me(service: Service, token: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(base_url=service.url, trust_env=False) as http:
+    async with plain(base_url=service.url) as http:
         return await http.get("/v1/me", headers={"Authorization": f"Bearer {token}"})
 
 
@@ -290,7 +290,7 @@ async def test_a_call_that_waits_ends_with_the_issuers_token(
 ) -> None:
     monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     token = issuer.token(exp=int(time.time()) + 2, roles=["agent"])
-    async with httpx2.AsyncClient(base_url=trusting.url, trust_env=False) as http:
+    async with plain(base_url=trusting.url) as http:
         headers = {"Authorization": f"Bearer {token}"}
         asked = http.post("/v1/leases", json={"wait_seconds": 30}, headers=headers, timeout=30)
         problem(await asyncio.wait_for(asked, 10), 401, "unauthenticated")
@@ -355,7 +355,7 @@ async def test_a_process_takes_tokens_of_the_issuer_in_its_settings(tmp_path: Pa
     )
     process = Process(load(tmp_path, {}), runner=False)
     await process.start()
-    async with httpx2.AsyncClient(base_url=str(process.address), trust_env=False) as http:
+    async with plain(base_url=str(process.address)) as http:
         headers = {"Authorization": f"Bearer {issuer.token(roles=None, groups=['admin'])}"}
         assert (await http.get("/v1/tokens", headers=headers)).status_code == 200
     await process.stop()
@@ -376,7 +376,7 @@ async def test_clients_learn_where_to_sign_in_only_where_an_issuer_is_configured
         (Oidc(settings(issuer), core.clock), "Bearer resource_metadata="),
     ):
         service = await serve(core, ServerSettings(port=0), oidc=found, mounts={"mcp": door})
-        async with httpx2.AsyncClient(base_url=service.url, trust_env=False) as http:
+        async with plain(base_url=service.url) as http:
             refused = await http.post("/mcp", json={}, headers={"Authorization": "Bearer wrong"})
             told = refused.headers["www-authenticate"]
             if found is None:
@@ -397,7 +397,7 @@ async def test_clients_learn_where_to_sign_in_only_where_an_issuer_is_configured
 async def test_behind_a_proxy_the_place_to_sign_in_is_named_as_clients_reach_it(core: Core, issuer: Issuer) -> None:
     behind = ServerSettings(port=0, behind_proxy=True, allowed_hosts=["jobs.example"])
     service = await serve(core, behind, oidc=Oidc(settings(issuer), core.clock), mounts={"mcp": None})
-    async with httpx2.AsyncClient(base_url=service.url, trust_env=False) as http:
+    async with plain(base_url=service.url) as http:
         told = await http.get("/.well-known/oauth-protected-resource/mcp", headers={"Host": "jobs.example"})
     assert told.json()["resource"] == "https://jobs.example/mcp"
     await service.close()

@@ -12,7 +12,7 @@ from oaken_jobs.clock import FakeClock, SystemClock
 from oaken_jobs.config import ServerSettings
 from oaken_jobs.core import Core
 from oaken_swarm import RateLimited
-from tests.service import Service, problem, serve
+from tests.service import Service, plain, problem, serve
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_this_machine_may_be_wrong_more_often_but_not_for_ever(server: Ser
 
 
 async def test_calls_without_a_token_try_none(proxied: Service) -> None:
-    http = httpx2.AsyncClient(base_url=proxied.url, trust_env=False)
+    http = plain(base_url=proxied.url)
     proxied.https.append(http)
     headers = {"X-Forwarded-For": "203.0.113.1"}
     assert {(await http.get("/v1/me", headers=headers)).status_code for _ in range(30)} == {401}

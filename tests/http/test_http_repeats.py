@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from oaken_jobs.errors import Unavailable
+from oaken_jobs.store.base import JobFilter
 from oaken_jobs.store.operations import Settle
 from tests.service import Service, problem
 
@@ -141,7 +142,7 @@ async def test_many_jobs_of_which_the_store_could_not_take_all_are_refused_as_a_
         assert int(answer.headers["retry-after"]) > 0
     told = (await http.post("/v1/jobs", json=jobs, headers=KEY)).json()["jobs"]
     assert [one["job"]["id"] for one in told] == [1, 2, 3]
-    assert await server.core.store.last_id() == 3
+    assert await server.core.store.states(JobFilter()) == {"queued": 3}
 
 
 async def test_of_many_at_once_one_is_carried_out(server: Service) -> None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client as McpClient
 from mcp.shared.exceptions import MCPError
@@ -26,7 +25,7 @@ from oaken_jobs.trace import Recorder
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context
 from tests.mcp.holder import holding
-from tests.service import RULES, Service, serve
+from tests.service import RULES, Service, plain, serve
 
 TRACED = "only-the-trace-knows"
 PAYLOAD, RESULT, ERROR, PROGRESS, ASKED, ANSWERED = (
@@ -155,7 +154,7 @@ async def test_a_stream_of_events_tells_none_of_it(traced: Service) -> None:
     await lived(traced)
     headers = {"Authorization": f"Bearer {token}", "Last-Event-ID": "0"}
     async with (
-        httpx2.AsyncClient(base_url=traced.url, headers=headers, trust_env=False) as http,
+        plain(base_url=traced.url, headers=headers) as http,
         http.stream("GET", "/v1/events") as response,
     ):
         text, head = "", await traced.core.store.activity_head()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from tests.service import Service, serve
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
+async def door(tmp_path: Path, left_folder: Path) -> AsyncIterator[Door]:
+    shutil.copytree(left_folder, tmp_path, dirs_exist_ok=True)
     clock = FakeClock()
     core = Core.on_folder(tmp_path, RULES, "mcp", clock)
     await core.open()

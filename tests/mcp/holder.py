@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters
@@ -19,7 +17,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict, TypeAdapter
 
 from oaken_mcp.http import PATH
-from tests.mcp.process import ROOT
+from tests.forks import command
+from tests.service import plain
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 UNKNOWN = "There is no such task"
@@ -94,9 +93,8 @@ async def holding(server: Any, *, takes: bool = True, forms: bool = True, era: s
 @asynccontextmanager
 async def over_stdio(folder: Path, *options: str, **more: Any) -> AsyncIterator[Holder]:
     """Of a server process on a data folder."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("core", "swarm", "."))}
-    arguments = ["-m", "oaken_mcp", "--data-dir", str(folder), *options]
-    async with holding(StdioServerParameters(command=sys.executable, args=arguments, env=environ), **more) as holder:
+    program, *arguments = command("oaken_mcp.__main__", "--data-dir", str(folder), *options)
+    async with holding(StdioServerParameters(command=program, args=arguments, env={**os.environ}), **more) as holder:
         yield holder
 
 
@@ -105,7 +103,7 @@ async def over_http(url: str, token: str, **more: Any) -> AsyncIterator[Holder]:
     """Of the server at an address."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        plain(headers=headers) as http,
         holding(streamable_http_client(url + PATH, http_client=http), **more) as holder,
     ):
         yield holder

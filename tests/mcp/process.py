@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.forks import command
+
 ROOT = Path(__file__).parents[2]
 META = "io.modelcontextprotocol/"
 SECONDS = 20
@@ -96,9 +98,8 @@ async def server(
     data_dir: Path, *options: str, name: str = "tester", program: str | None = None
 ) -> AsyncIterator[Peer]:
     """A running server; killed at the end if it has not ended by itself."""
-    start = ["-c", program] if program else ["-m", "oaken_mcp"]
+    start = [sys.executable, "-c", program] if program else command("oaken_mcp.__main__")
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
         *start,
         "--data-dir",
         str(data_dir),

@@ -27,7 +27,7 @@ from oaken_swarm.callers import Callers
 from oaken_swarm.polls import Polls
 from oaken_swarm.waits import Waits
 from tests.mcp.door import ME, Caller
-from tests.service import ROOT, Service, eventually, problem, serve
+from tests.service import ROOT, Service, eventually, plain, problem, serve
 
 ERAS = ("auto", "legacy")
 LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -42,7 +42,7 @@ HEADERS = {"Accept": "application/json, text/event-stream"}
 
 @asynccontextmanager
 async def connected(service: Service, token: str, era: str) -> AsyncIterator[Caller]:
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+    async with plain(headers={"Authorization": f"Bearer {token}"}) as http:
         way = streamable_http_client(service.url + PATH, http_client=http)
         async with Client(way, mode=era) as client:  # type: ignore[arg-type]
             yield Caller(client)

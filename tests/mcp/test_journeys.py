@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -22,9 +20,9 @@ from oaken_jobs.store.base import JobFilter
 from oaken_mcp.catalogue import TOOLS
 from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.server import NEXT
+from tests.forks import command
 from tests.mcp.door import ME, Caller
-from tests.mcp.process import ROOT
-from tests.service import eventually, serve
+from tests.service import eventually, plain, serve
 
 CONFIG = """
 [kinds.count]
@@ -58,14 +56,12 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
     await core.open()
     async with AsyncExitStack() as stack:
         if where == "stdio":
-            paths = os.pathsep.join(str(ROOT / part) for part in ("core", "swarm", "."))
 
             @asynccontextmanager
             async def connect(name: str = "bot") -> AsyncIterator[Caller]:
-                command = ["-m", "oaken_mcp", "--data-dir", str(tmp_path), "--actor", f"agent:{name}"]
-                entry = StdioServerParameters(
-                    command=sys.executable, args=command, env={**os.environ, "PYTHONPATH": paths}
-                )
+                options = ["--data-dir", str(tmp_path), "--actor", f"agent:{name}"]
+                program, *arguments = command("oaken_mcp.__main__", *options)
+                entry = StdioServerParameters(command=program, args=arguments, env={**os.environ})
                 async with Client(entry, mode=era) as client:
                     yield Caller(client)
 
@@ -78,7 +74,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
             @asynccontextmanager
             async def connect(name: str = "bot") -> AsyncIterator[Caller]:
                 token = await service.token(name, "user", "agent")
-                async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
+                async with plain(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
                     sdk = streamable_http_client(service.url + PATH, http_client=http)
                     try:
                         async with Client(sdk, mode=era) as client:

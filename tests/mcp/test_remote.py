@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import ResourceUpdated
@@ -22,8 +21,9 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import remote
 from oaken_mcp.http import Endpoint
 from oaken_mcp.wire import Wire
+from tests.forks import command
 from tests.mcp.door import ME, Caller
-from tests.service import Service, eventually, serve
+from tests.service import Service, eventually, plain, serve
 
 OAKEN = str(Path(sys.executable).parent / "oaken")
 
@@ -35,7 +35,8 @@ def environ(token: str) -> dict[str, str]:
 @asynccontextmanager
 async def connected(service: Service, name: str, era: str = "auto") -> AsyncIterator[Caller]:
     token = await service.token(name, "user", "agent")
-    entry = StdioServerParameters(command=OAKEN, args=["mcp", "--url", service.url], env=environ(token))
+    program, *arguments = command("oaken_app.main", "mcp", "--url", service.url)
+    entry = StdioServerParameters(command=program, args=arguments, env=environ(token))
     async with Client(entry, mode=era) as client:  # type: ignore[arg-type]
         yield Caller(client)
 
@@ -43,7 +44,10 @@ async def connected(service: Service, name: str, era: str = "auto") -> AsyncIter
 @asynccontextmanager
 async def spoken(service: Service, token: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        OAKEN, "mcp", "--url", service.url, *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ(token)
+        *command("oaken_app.main", "mcp", "--url", service.url, *options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environ(token),
     )
     yield process
     assert process.stdin is not None
@@ -145,7 +149,7 @@ async def test_calls_of_a_client_that_has_died_are_given_up_at_once(
 
         return as_many
 
-    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+    async with plain(headers=headers, timeout=60) as http:
         relay = asyncio.create_task(remote.Relay(Wire(reading, writing), http, service.url).run())
         os.write(
             asking, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode() + b"\n"

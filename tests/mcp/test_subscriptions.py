@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,10 +23,10 @@ from oaken_jobs.requests import NewJobRequest
 from oaken_mcp import subscriptions
 from oaken_mcp.http import PATH, Endpoint
 from oaken_mcp.subscriptions import MAX_WATCHED, Topic, Watch
+from tests.forks import command
 from tests.mcp.door import WORKER
 from tests.mcp.holder import EXTENSION, over_http
 from tests.mcp.process import META, Peer, server
-from tests.mcp.process import ROOT as ROOT_DIR
 from tests.mcp.test_http import connected
 from tests.mcp.test_resources import HOSTILE
 from tests.service import ROOT, Service, eventually, serve
@@ -278,12 +277,8 @@ async def test_the_sdks_own_client_is_told_over_stdio(tmp_path: Path, era: Any) 
         if isinstance(message, ResourceUpdatedNotification):
             updated.put_nowait(message.params.uri)
 
-    paths = os.pathsep.join(str(ROOT_DIR / part) for part in ("core", "swarm", "."))
-    entry = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "oaken_mcp", "--data-dir", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    program, *arguments = command("oaken_mcp.__main__", "--data-dir", str(tmp_path))
+    entry = StdioServerParameters(command=program, args=arguments, env={**os.environ})
     async with Client(entry, mode=era, message_handler=heard) as client:
         assert client.server_capabilities.resources.subscribe is True  # type: ignore[union-attr]
         await client.call_tool("enqueue", {"kind": "work"})

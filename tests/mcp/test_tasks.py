@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from oaken_jobs.store.operations import Sweep
 from oaken_mcp.http import PATH
 from oaken_mcp.server import build
 from oaken_mcp.tools import Context
+from tests.forks import command
 from tests.mcp.door import ME, OTHER, TWIN, WORKER, Door
 from tests.mcp.holder import EXTENSION, UNKNOWN, Holder, holding, over_http, over_stdio
 from tests.mcp.process import server
@@ -478,10 +478,8 @@ async def test_over_http_the_header_must_name_the_task(service: Service) -> None
 
 async def test_from_afar_a_stdio_client_holds_tasks_too(service: Service) -> None:
     token = await service.token("bot", "user", "agent")
-    oaken = str(Path(sys.executable).parent / "oaken")
-    entry = StdioServerParameters(
-        command=oaken, args=["mcp", "--url", service.url], env={**os.environ, "OAKEN_TOKEN": token}
-    )
+    program, *arguments = command("oaken_app.main", "mcp", "--url", service.url)
+    entry = StdioServerParameters(command=program, args=arguments, env={**os.environ, "OAKEN_TOKEN": token})
     async with holding(entry) as holder:
         assert EXTENSION in holder.client.server_capabilities.extensions
         task_id = (await holder.begin(kind="shout"))["taskId"]

@@ -1,7 +1,8 @@
 """Processes killed with SIGKILL at any moment, under load, a hundred times: nothing acknowledged is lost, nothing happens twice.
 
 Victims run from a warm process (`victim.py`), so that a round costs some tenths of a second. After each kill a copy of the files is
-judged by another SQLite; the next victim recovers the originals. `OAKEN_CRASH_KILLS` and `OAKEN_CRASH_SEED` ask for more and others.
+judged by another SQLite; the next victim recovers the originals. After some kills a new folder is begun, since what is to be judged grows
+with each. `OAKEN_CRASH_KILLS` and `OAKEN_CRASH_SEED` ask for more and others.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tests.process import victim
 from tests.process.victim import PERSON, POINTS, RULES, Order
 
 KILLS = int(os.environ.get("OAKEN_CRASH_KILLS", "100"))
+KILLS_A_FOLDER = 25
 SEED = int(os.environ.get("OAKEN_CRASH_SEED", "1"))
 PATIENCE = 60.0
 """Seconds after which something that was waited for is not going to come."""
@@ -149,16 +151,20 @@ def judge(folder: Path, told: Told) -> Counter[str]:
 class Killer:
     """Starts victims and kills them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder = folder
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.told = Told()
         self.kills: Counter[str] = Counter()
         self.lines = 0
         self._round = 0
         self._forks = multiprocessing.get_context("forkserver")
         self._forks.set_forkserver_preload(["tests.process.victim"])
         self._living: dict[int, tuple[ForkServerProcess, Order]] = {}
+
+    def begin(self, folder: Path) -> None:
+        """Goes on in a folder where there is nothing yet."""
+        folder.mkdir()
+        self.folder = folder
+        self.told = Told()
 
     def start(self, point: str | None = None) -> tuple[ForkServerProcess, Order]:
         self._round += 1
@@ -240,24 +246,31 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 async def test_processes_killed_at_any_moment_a_hundred_times_lose_nothing_and_double_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killer = Killer(tmp_path, SEED)
+    killer = Killer(SEED)
     began = time.monotonic()
     states: Counter[str] = Counter()
+    results = 0
+    order = itertools.cycle([OUTSIDE, OUTSIDE, *WAYS])
     try:
-        for how in [OPENING, OPENING]:  # on a folder where there is nothing yet
-            killer.round(how)
-            judge(tmp_path, killer.told)
-        order = itertools.cycle([OUTSIDE, OUTSIDE, *WAYS])
-        while killer.kills.total() < KILLS:
-            killer.round(next(order))
-            states = judge(tmp_path, killer.told)
+        for number in range(-(-KILLS // KILLS_A_FOLDER)):
+            killer.begin(folder := tmp_path / str(number))
+            enough = min(KILLS, (number + 1) * KILLS_A_FOLDER)
+            found: Counter[str] = Counter()
+            for how in itertools.chain([OPENING, OPENING], order):
+                killer.round(how)
+                found = judge(folder, killer.told)
+                if killer.kills.total() >= enough:
+                    break
+            assert found["succeeded"] >= len(killer.told.results)
+            assert {state: count for state, count in (await left_over(folder)).items() if count} == {}
+            judge(folder, killer.told)
+            states += found
+            results += len(killer.told.results)
     finally:
         killer.end()
     seconds = time.monotonic() - began
-    assert states["succeeded"] >= len(killer.told.results) > KILLS
+    assert results > KILLS
     assert killer.kills.keys() == set(WAYS) or len(WAYS) + 4 > KILLS
-    assert {state: count for state, count in (await left_over(tmp_path)).items() if count} == {}
-    judge(tmp_path, killer.told)
     with capsys.disabled():
         print(f"\n{killer.kills.total()} kills in {seconds:.0f} s (seed {SEED}): {dict(killer.kills.most_common())}")
         print(f"{killer.lines} acknowledged, {states.total()} jobs {dict(states)}, losses 0, doubles 0")

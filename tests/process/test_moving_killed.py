@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from oaken_jobs.store.sqlite.driver import sqlite3
-from tests.cli.test_cli import oaken
+from tests.forks import oaken
 from tests.processes import clean_environ
 
 JOBS = 12_000

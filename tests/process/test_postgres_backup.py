@@ -12,8 +12,8 @@ from oaken_jobs.clock import FakeClock
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from tests import postgres
-from tests.cli.test_cli import oaken
 from tests.contract.world import AGENT, RULES, World
+from tests.forks import oaken
 
 
 def tool(program: str, *arguments: str) -> None:

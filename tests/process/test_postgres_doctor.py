@@ -20,7 +20,7 @@ from oaken_jobs.store.base import Finding
 from oaken_jobs.store.postgres import condition
 from oaken_jobs.store.postgres.server import Server
 from tests import postgres
-from tests.cli.test_cli import oaken
+from tests.forks import oaken
 
 WELL = {
     "server_version": "18.0",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oaken_swarm import SyncClient
-from tests.cli.test_cli import Said, oaken
+from tests.forks import Said, oaken
 from tests.processes import Processes
 
 PRIVATE = "said in private"

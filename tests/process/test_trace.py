@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import oaken
+from tests.forks import oaken
 from tests.mcp.process import server
 
 SECRET = "canary-77aa"

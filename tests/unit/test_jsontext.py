@@ -188,16 +188,17 @@ def test_a_hundred_levels_are_allowed_both_ways() -> None:
 
 @pytest.mark.parametrize("text", ["[", "{", '{"a":', '[{"a":', '"', '"\\', "\\", "[]", "{}", ",", "]", '["a",'])
 def test_millions_of_anything_are_refused_without_a_crash(text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(BadJson):
         parse(text * 2_000_000)
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
 
 
 def _seconds(text: bytes) -> float:
-    start = time.perf_counter()
+    """Of this thread's own, since other tests run meanwhile."""
+    start = time.thread_time()
     parse(text)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_deep_texts_take_time_by_their_size_and_not_by_their_depth() -> None:
 
 
 def _depth_seconds(text: bytes) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     _depth(text)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 class _Colour(enum.Enum):
