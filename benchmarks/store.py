@@ -36,6 +36,7 @@ WANTED_BATCH = 0.7
 WANTED_PEER = 3.0
 
 _JOB_COLUMNS = Job._fields[: Job._fields.index("cancelling")]
+_ACTIVITY_COLUMNS = Activity._fields[1 : Activity._fields.index("data")]
 
 
 def _bound(folder: Path, seconds: float) -> float:
@@ -44,7 +45,7 @@ def _bound(folder: Path, seconds: float) -> float:
     def loop(database: Database) -> float:
         schema.migrate(database, "bound", 0)
         jobs = f"insert into jobs ({', '.join(_JOB_COLUMNS)}) values ({', '.join('?' * len(_JOB_COLUMNS))})"
-        activity = f"insert into activity ({', '.join(Activity._fields[1:])}) values ({', '.join('?' * 14)})"
+        activity = f"insert into activity ({', '.join(_ACTIVITY_COLUMNS)}) values ({', '.join('?' * 14)})"
         claim = (
             "update jobs set state = 'running', epoch = 1, attempts = 1, nonce = ?, holder = 'bench', agent = 'bench', "
             "lease_expires = ?, lease_ms = 60000, policy = ?, started_at = ?, invalid_results = 0 where id = ?"
