@@ -141,11 +141,11 @@ def _queued(job: Job, kind: Kind | None, now_ms: int) -> tuple[Level, str] | Non
 def _number(result: Mapping[str, Any], key: str) -> int | float | None:
     """A number of the result; a boolean or a text that looks like one is none."""
     value = result.get(key)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if type(value) in (int, float) else None
 
 
 def _is_filled(value: Any) -> bool:
-    return isinstance(value, str | list | dict) and value not in ("", [], {})
+    return isinstance(value, (str, list, dict)) and value not in ("", [], {})
 
 
 def _is_empty(value: Any) -> bool:

@@ -222,10 +222,10 @@ async def test_a_caller_that_has_gone_keeps_no_job(world: World) -> None:
     await until(lambda: bool(world.core.dispatch._waiters))
     write, under_way, go_on = world.core.store.write, asyncio.Event(), asyncio.Event()
 
-    async def held_up(ops: Any) -> Any:
+    async def held_up(*asked: Any) -> Any:
         under_way.set()
         await go_on.wait()
-        return await write(ops)
+        return await write(*asked)
 
     world.core.store.write = held_up  # type: ignore[method-assign]
     adding = asyncio.ensure_future(world.add())

@@ -12,12 +12,14 @@ from oaken_jobs.store.postgres import rows
 
 TYPES = {("t", "id"): "bigint", ("t", "a"): "text", ("t", "b"): "bigint", ("t", "c"): "double precision"}
 COLUMNS = ("id", "a", "b", "c")
+TEXTS = ("", " ", "null", "NULL", "{1,2}", '"', "\\", '\\"', "a,b", "'", "\n\t", "é\u2028𝄞", '{"a":"\\u0000"}', "$1")
+"""That mean something to who reads an array."""
 
 
 def _some(rng: random.Random, count: int) -> list[tuple[Any, ...]]:
     """Rows of which each column is null, alike, or anything."""
     hows = [rng.choice(["null", "alike", "any"]) for _ in range(3)]
-    values = [("x", 5, 0.5), ("y", -1, 2.25), (None, None, None)]
+    values = [("x", 5, 0.5), ("y", -1, 2.25), (None, None, None), *((text, 7, 1.0) for text in TEXTS)]
 
     def value(place: int) -> Any:
         if hows[place] == "null":

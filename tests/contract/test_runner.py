@@ -149,7 +149,7 @@ async def test_a_handler_whose_lease_was_lost_is_cancelled_and_writes_nothing(be
     store = bench.world.core.store
     write = store.write
 
-    async def deaf(ops: Any) -> Any:
+    async def deaf(*_: Any) -> Any:
         raise RuntimeError("the database is away")
 
     store.write = deaf  # type: ignore[method-assign]

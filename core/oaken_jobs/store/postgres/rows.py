@@ -2,13 +2,13 @@
 
 Values go in column by column. One that is the same in all rows goes in once, as a value, and null not at all; only the others are arrays.
 Most columns of a group are alike, and asyncpg looks at each element of an array by itself: of a profile of whole cycles that was a fifth.
-So whole numbers, most of the others, go in as the text of an array.
+So most of the others, whole numbers and texts, go in as the text of an array.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -82,20 +82,32 @@ def _columns(rows: Sequence[Row], types: tuple[str, ...], *, keys: int) -> tuple
                 values.append(first)
         else:
             shape.append("many")
-            values.append(_array(column) if types[place] == _NUMBER else column)
+            write = _AS_TEXT.get(types[place])
+            values.append(column if write is None else write(column))
     return tuple(shape), values
 
 
-_NUMBER = "bigint"
-
-
-def _array(numbers: Iterable[int | None]) -> str:
+def _numbers(numbers: Iterable[int | None]) -> str:
     """Whole numbers as the text of an array.
 
-    >>> _array([1, None, 3])
+    >>> _numbers([1, None, 3])
     '{1,null,3}'
     """
     return "{" + ",".join(["null" if number is None else f"{number:d}" for number in numbers]) + "}"
+
+
+def _texts(texts: Iterable[str | None]) -> str:
+    r"""Texts as the text of an array.
+
+    >>> print(_texts(["null", None, 'a, "b"', "\\"]))
+    {"null",null,"a, \"b\"","\\"}
+    """
+    escaped = [None if text is None else text.replace("\\", "\\\\").replace('"', '\\"') for text in texts]
+    return "{" + ",".join(["null" if text is None else f'"{text}"' for text in escaped]) + "}"
+
+
+_AS_TEXT: dict[str, Callable[[Iterable[Any]], str]] = {"bigint": _numbers, "text": _texts}
+"""By type: how an array of it is written."""
 
 
 def _source(types: tuple[str, ...], shape: tuple[How, ...]) -> tuple[list[str], str]:
@@ -112,7 +124,7 @@ def _source(types: tuple[str, ...], shape: tuple[How, ...]) -> tuple[list[str], 
             expressions.append(f"${number}::{kind}")
         else:
             expressions.append(f"v.c{place}")
-            arrays.append(f"${number}::text::{kind}[]" if kind == _NUMBER else f"${number}::{kind}[]")
+            arrays.append(f"${number}::text::{kind}[]" if kind in _AS_TEXT else f"${number}::{kind}[]")
             names.append(f"c{place}")
     return expressions, f"unnest({', '.join(arrays)}) v({', '.join(names)})"
 
