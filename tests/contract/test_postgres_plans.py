@@ -143,6 +143,22 @@ async def test_every_hot_query_seeks_and_touches_few_pages(full: Any, settings: 
     assert not wrong, "\n".join(wrong)
 
 
+async def test_what_time_ends_is_found_by_its_time_or_not_at_all(full: Any) -> None:
+    """Other indexes of what runs looked as good to the planner where little runs, and are full of dead rows while a snapshot is held."""
+    for name, value in WRITING.items():
+        await full.execute(f"set {name} = '{value}'")
+    await full.execute("begin; drop index jobs_running")
+    used: set[str] = set()
+    for number, name in enumerate(("what time ends", "next expiry")):
+        statement, values = HOT[name]
+        await full.execute(f"prepare ends{number} as {own(statement)}")
+        told = await full.fetchval(f"explain (format json) {_execute(number, values).replace('hot', 'ends')}")
+        used |= {node["Index Name"] for node in _nodes(orjson.loads(told)[0]["Plan"]) if "Index Name" in node}
+    await full.execute("rollback")
+    assert not used & {"jobs_running_kind", "jobs_holder", "jobs_serial_running"}
+    assert {"jobs_overruled", "jobs_expiring"} <= used
+
+
 def _execute(number: int, values: tuple[Any, ...]) -> str:
     """The prepared statement, with its values written out."""
     return f"execute hot{number}" + (f"({', '.join(map(_literal, values))})" if values else "")

@@ -1,0 +1,2 @@
+-- Only on PostgreSQL there is something to change.
+select 1;
