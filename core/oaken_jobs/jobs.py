@@ -38,10 +38,10 @@ from oaken_jobs.tracing import Trace
 
 BULK_CHUNK = 100
 """Jobs changed in one transaction by a call on all that match: a few milliseconds, so that others get their turn."""
-KINDS_SECONDS = 1.0
-"""How old it may be which kinds were ever leased, where that decides on a warning."""
 BULK_CALL = 5000
 """Jobs that one such call looks at; then it answers with a cursor to go on from."""
+KINDS_SECONDS = 1.0
+"""How old it may be which kinds were ever leased, where that decides on a warning."""
 
 
 _PRIVATE: tuple[str, ...] = ("title", "tags", "subject", "question", "last_error", "message", "agent", "usage")
