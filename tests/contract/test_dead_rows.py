@@ -186,6 +186,43 @@ async def test_a_job_from_before_the_place_where_a_walk_ended_is_handed_out(worl
 
 @pytest.mark.engine("postgres")
 @pytest.mark.usefixtures("known")
+async def test_a_more_urgent_job_that_this_process_adds_is_not_passed_over_although_lanes_are_known(
+    world: World,
+) -> None:
+    for _ in range(3):
+        await world.add(priority=50)
+    await world.take()
+    urgent = await world.add(priority=900)
+    assert (await world.take()).job.id == urgent.id
+    await world.take()
+    world.clock.advance(60)
+    late = await world.add(priority=900, delay_seconds=5)
+    await world.add(priority=50)
+    await world.take()
+    world.clock.advance(10)
+    await world.add(priority=50)
+    assert (await world.take()).job.id == late.id
+
+
+@pytest.mark.parametrize(
+    ("filter", "takes"),
+    [
+        (ANY, True),
+        (Filter(("default",), None, (), None), True),
+        (Filter(("other",), None, (), None), False),
+        (SOME, True),
+        (Filter(None, ("other",), (), None), False),
+        (Filter(None, None, ("work",), None), False),
+        (Filter(None, None, (), "default"), True),
+        (Filter(None, None, (), "elsewhere"), False),
+    ],
+)
+def test_a_request_takes_what_its_filter_says(filter: Filter, takes: bool) -> None:
+    assert filter.takes(("default", "default", "work", 50)) is takes
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.usefixtures("known")
 async def test_a_queue_that_is_paused_gives_nothing_although_its_lanes_are_known(world: World, other: Core) -> None:
     await world.add()
     await world.take()

@@ -18,7 +18,7 @@ import asyncpg
 from oaken_jobs.clock import Clock, DatabaseClock
 from oaken_jobs.errors import ConfigError, OakenError, Unavailable
 from oaken_jobs.kinds import Rules
-from oaken_jobs.model import Job
+from oaken_jobs.model import FREE, Job
 from oaken_jobs.store.base import Applied
 from oaken_jobs.store.operations import Op, Recover, Reply
 from oaken_jobs.store.postgres import schema
@@ -209,6 +209,8 @@ class PostgresStore(Reading):
             self._remembered.keep(version, job, payload)
             if job.lease_expires is not None:
                 self._walks.leased(job.lease_expires)
+            elif job.state == "queued" and job.blocked == FREE:
+                self._walks.runnable(job, group.now)
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:

@@ -2,8 +2,8 @@
 
 While somebody holds a snapshot open, rows that were jobs stay in the indexes, and whoever looks for the first job that lives walks over all
 of them: tens of milliseconds after two minutes at 500 jobs a second. Then what was found is used for a while that is many times as long
-as the walk took. Until it is over, who looks may miss what was put before the place where the walk ended: a job of another lane, one that
-was due longer, a lease that was given by a transaction that took seconds. Nothing is kept of a walk that was short.
+as the walk took. Until it is over, who looks may miss what another process put before the place where the walk ended: a job of another
+lane, one that was due longer, a lease that was given by a transaction that took seconds. Nothing is kept of a walk that was short.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
-from oaken_jobs.store.sql.lane import Filter, Lane
+from oaken_jobs.model import Job
+from oaken_jobs.store.sql.lane import Filter, Lane, Place
 
 LONG_MS = 2.0
 """A walk that takes the server longer is not made each time."""
@@ -24,9 +25,6 @@ FORGET_MS = 60_000
 """How long a lane is remembered in which no job was found any more. The next one may come at any moment."""
 MOST = 1000
 """Lanes, and sorts of walks, that are remembered."""
-
-Place = tuple[str, str, str, int]
-"""Of a lane: workspace, queue, kind, priority."""
 
 
 class _Kept(NamedTuple):
@@ -58,6 +56,14 @@ class Walks:
             gone = {place: seen for place, (_, seen) in before.found.items() if place not in found}
             found |= {place: (since, seen) for place, seen in gone.items() if now - seen < FORGET_MS}
         self._keep(filter, found, ms)
+
+    def runnable(self, job: Job, now: int) -> None:
+        """This process has made a job runnable: who looks at what is known shall not pass it over."""
+        place = (job.workspace, job.queue, job.kind, job.priority)
+        for filter, kept in self._kept.items():
+            if isinstance(filter, Filter) and filter.takes(place):
+                since, _ = kept.found.get(place, (job.run_at, now))
+                kept.found[place] = (min(since, job.run_at), now)
 
     def nothing_due(self, now: int) -> int:
         """A time (ms) until which nothing has ended that was not dealt with; 0 where it is time to look from the beginning."""

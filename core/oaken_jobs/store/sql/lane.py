@@ -18,6 +18,8 @@ class Lane(NamedTuple):
 
 
 WIDTH = len(Lane._fields)
+Place = tuple[str, str, str, int]
+"""Of a lane: workspace, queue, kind, priority."""
 
 
 class Filter(NamedTuple):
@@ -27,6 +29,16 @@ class Filter(NamedTuple):
     kinds: tuple[str, ...] | None
     not_kinds: tuple[str, ...]
     within: str | None
+
+    def takes(self, place: Place) -> bool:
+        """Whether it would take jobs of the lane that stands there."""
+        workspace, queue, kind, _ = place
+        return (
+            (self.queues is None or queue in self.queues)
+            and (self.kinds is None or kind in self.kinds)
+            and kind not in self.not_kinds
+            and self.within in (None, workspace)
+        )
 
     def values(self, array: Callable[[Iterable[str]], Any]) -> tuple[Any, ...]:
         """As they go into `Queries.lanes`, lists by `array`."""
