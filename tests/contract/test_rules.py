@@ -640,6 +640,10 @@ class Machine(RuleBasedStateMachine):
             self.clock.jump(jump)
             self.model.jump(_ms(jump))
             return
+        if (
+            self.url is not None
+        ):  # the row of a process that ended without a word says that it lives, for so does its number
+            self.database.execute("delete from processes")
         self.database.close()
         self.run(self.core.close())
         self._open()
