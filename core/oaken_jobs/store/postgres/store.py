@@ -209,8 +209,8 @@ class PostgresStore(Reading):
             self._remembered.keep(version, job, payload)
             if job.lease_expires is not None:
                 self._walks.leased(job.lease_expires)
-            elif job.state == "queued" and job.blocked == FREE:
-                self._walks.runnable(job, group.now)
+        queued = (job for _, job, _ in group.written if job.state == "queued" and job.blocked == FREE)
+        self._walks.runnable(queued, group.now)
         self._leased_kinds |= group.leased
         self.moves.update(group.moved)
         if group.told:

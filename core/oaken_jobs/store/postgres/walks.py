@@ -57,13 +57,20 @@ class Walks:
             found |= {place: (since, seen) for place, seen in gone.items() if now - seen < FORGET_MS}
         self._keep(filter, found, ms)
 
-    def runnable(self, job: Job, now: int) -> None:
-        """This process has made a job runnable: who looks at what is known shall not pass it over."""
-        place = (job.workspace, job.queue, job.kind, job.priority)
+    def runnable(self, jobs: Iterable[Job], now: int) -> None:
+        """This process has made these jobs runnable: who looks at what is known shall not pass them over."""
+        if not self._kept:
+            return
+        first: dict[Place, int] = {}  # there are many filters at times, and many jobs, but few lanes
+        for job in jobs:
+            place = (job.workspace, job.queue, job.kind, job.priority)
+            first[place] = min(first.get(place, job.run_at), job.run_at)
         for filter, kept in self._kept.items():
-            if isinstance(filter, Filter) and filter.takes(place):
-                since, _ = kept.found.get(place, (job.run_at, now))
-                kept.found[place] = (min(since, job.run_at), now)
+            if isinstance(filter, Filter):
+                for place, run_at in first.items():
+                    if filter.takes(place):
+                        since, _ = kept.found.get(place, (run_at, now))
+                        kept.found[place] = (min(since, run_at), now)
 
     def nothing_due(self, now: int) -> int:
         """A time (ms) until which nothing has ended that was not dealt with; 0 where it is time to look from the beginning."""
