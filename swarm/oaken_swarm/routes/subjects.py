@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from oaken_jobs import views
 from oaken_jobs.model import Json
 from oaken_jobs.pipeline import document_of
@@ -51,7 +53,8 @@ async def intake(call: Call, asked: IntakeRequest) -> Answer:
         workspace=asked.workspace,
         idempotency_key=call.idempotency_key,
     )
-    return enqueued_answer(call, await call.core.jobs.enqueue(call.who, request, traceparent=call.traceparent))
+    show = partial(enqueued_answer, call)
+    return await call.core.jobs.enqueue_shown(call.who, request, show, traceparent=call.traceparent)
 
 
 ROUTES = (
