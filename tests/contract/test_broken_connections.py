@@ -204,13 +204,13 @@ async def test_a_table_that_somebody_holds_is_told_in_time_and_no_loop_hangs(
 async def test_a_statement_that_hangs_is_given_up_and_the_call_done_on_another_connection(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 1.0)
     hung: list[Any] = []
 
     async def hangs(connection: Any, statement: str, call: Callable[[], Awaitable[Any]]) -> Any:
         if "insert into jobs" in statement and not hung:
             hung.append(connection)
-            await connection.fetch("select pg_sleep(60)", timeout=0.2)
+            await connection.fetch("select pg_sleep(60)", timeout=1.0)
         return await call()
 
     watch(world.core, hangs)
