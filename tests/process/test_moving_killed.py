@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import psycopg
 
+from oaken_jobs.store.postgres import schema
+from oaken_jobs.store.postgres.server import Server
 from oaken_jobs.store.sqlite.driver import sqlite3
 from tests.forks import oaken
 from tests.processes import clean_environ
@@ -38,24 +41,43 @@ def count(url: str, statement: str = "select count(*) from jobs") -> int:
             return 0
 
 
+HOLD = """
+create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(new.id); return new; end $$;
+create trigger hold before insert on jobs for each row when (new.id in (3000, 9000)) execute function hold();
+select pg_advisory_lock(3000), pg_advisory_lock(9000);
+"""
+HELD = "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = %s"
+
+
+async def migrate(url: str) -> None:
+    connection = await Server(url, prepared=True).connect()
+    await schema.migrate(connection, "the database")
+    await connection.close()
+
+
 def test_a_move_that_is_killed_goes_on_where_it_was_and_is_whole_in_the_end(tmp_path: Path, database_url: str) -> None:
     folder = tmp_path / "data"
     fill(folder)
+    asyncio.run(migrate(database_url))
     killed = []
-    for least in (1, JOBS // 2):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "oaken_app.main", "migrate-store", "--from", str(folder), "--to", database_url],
-            env=clean_environ(),
-            stderr=subprocess.PIPE,
-        )
-        deadline = time.monotonic() + 60
-        while count(database_url) < least:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-        process.kill()
-        process.communicate()
-        killed.append(count(database_url))
-    assert 0 < killed[0] < killed[1] <= JOBS
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute(HOLD)
+        for job in (3000, 9000):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "oaken_app.main", "migrate-store", "--from", str(folder), "--to", database_url],
+                env=clean_environ(),
+                stderr=subprocess.PIPE,
+            )
+            deadline = time.monotonic() + 60
+            while other.execute(HELD, (job,)).fetchone() == (0,):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+            process.kill()
+            process.communicate()
+            other.execute("select pg_advisory_unlock(%s)", (job,))
+            killed.append(count(database_url))
+        other.execute("drop trigger hold on jobs; drop function hold")
+    assert 0 < killed[0] < 3000 < killed[1] < 9000
     half = oaken("job", "list", data=tmp_path / "other", OAKEN_DATABASE_URL=database_url)
     assert (half.code, "half-done copy" in half.err) == (1, True), half.err
 

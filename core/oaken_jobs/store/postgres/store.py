@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -226,7 +227,7 @@ class PostgresStore(Reading):
         return _Group(connection, session, self._begin(connection), partial(self._transaction, graced))
 
     def _begin(self, connection: Connection) -> str:
-        kept_until = self._planned.get(connection, 0.0) + PLANS_SECONDS
+        kept_until = self._planned.get(connection, -math.inf) + PLANS_SECONDS
         if not self._server.prepared or time.monotonic() < kept_until:
             return self._server.begin
         self._planned[connection] = time.monotonic()
