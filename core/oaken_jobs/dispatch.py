@@ -140,7 +140,10 @@ class Dispatcher:
                     waiter.future.set_exception(leases)
             elif waiter.future.done():
                 self.give_back(waiter.want, leases or [])
-            elif not (leases or leases is None or waiter.over) and self._asks_again(waiter, more, reply.held_up):
+            elif not (leases or leases is None or waiter.over) and (
+                # Who was in a claim without a signal for it was hardly asked for, and is soon.
+                not waiter.want.fresh or self._asks_again(waiter, more, reply.held_up)
+            ):
                 continue
             else:
                 waiter.future.set_result(leases or [])

@@ -76,7 +76,7 @@ HOT: dict[str, tuple[str, tuple[Any, ...]]] = {
     "head of a lane": (QUERIES.head, (*LANE, NOW, 10, [])),
     "firsts of lanes": (QUERIES.firsts, (*LANES, NOW, [])),
     "heads of lanes": (QUERIES.heads, (*LANES, NOW, 10, [])),
-    "next run": (QUERIES.next_run, (*LANES, NOW)),
+    "next run": (QUERIES.next_run, (*LANES,)),
     "running of a kind": (claim.RUNNING, ("capped", NOW + 61_000 + ROWS)),
     "what time ends": (WALK_DUE, (NOW, 500, 0)),
     "next expiry": (WALK_NEXT_EXPIRY, ()),

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from oaken_jobs import clock as clocks
+from oaken_jobs import dispatch
 from oaken_jobs.config import DatabaseSettings
 from oaken_jobs.core import Core
 from oaken_jobs.requests import NewJobRequest
@@ -22,7 +23,7 @@ from oaken_jobs.store.postgres.dialect import own
 from oaken_jobs.store.postgres.queries import TAKE_HEAD
 from tests import postgres
 from tests.contract.statements import watch
-from tests.contract.world import AGENT, ME, RULES, VIEWER, World, until
+from tests.contract.world import AGENT, ME, OTHER, RULES, VIEWER, World, until
 
 pytestmark = pytest.mark.engine("postgres")
 SWARM = 10
@@ -167,6 +168,47 @@ async def test_a_job_that_somebody_is_at_for_a_moment_is_waited_for_by_who_waits
         lease = asyncio.ensure_future(world.jobs.lease(AGENT))
         await until(lambda: asked > 1 or lease.done())
     assert [one.job.id for one in await lease] == [job.id]
+
+
+async def test_who_waits_for_a_job_that_somebody_is_at_is_not_sent_away_by_a_commit_in_between(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that makes nothing runnable asks nothing for those who wait, and so answers nothing."""
+    monkeypatch.setattr(dispatch, "AGAIN_SECONDS", 3600.0)
+    await world.add("other")
+    running = await world.take(OTHER)
+    job = await world.add()
+    assert world.database.url is not None
+    with psycopg.connect(world.database.url) as somebody:
+        somebody.execute("select from jobs where id = %s for update", (job.id,))
+        lease = asyncio.ensure_future(world.jobs.lease(AGENT))
+        dispatcher: Any = world.core.dispatch
+        await until(lambda: any(waiter.held_up_at is not None for waiter in dispatcher._waiters))
+        await world.jobs.heartbeat(OTHER, running.lease_id)
+        assert not lease.done()
+    dispatcher.wake()
+    assert [one.job.id for one in await lease] == [job.id]
+
+
+@pytest.mark.parametrize("kind", ["work", "else"])
+async def test_a_job_that_comes_while_the_one_that_was_seen_goes_is_had_by_who_waits_for_nothing(
+    world: World, other: Core, kind: str
+) -> None:
+    """At each moment there is one job for one who asks, though never the same: in the lane that was found, before the place where its
+    search begins, or in a lane of its own."""
+    first = await world.add()
+    came: list[int] = []
+
+    async def exchange(_: Any, statement: str, call: Any) -> Any:
+        if statement == own(TAKE_HEAD) and not came:
+            came.append((await other.jobs.enqueue(ME, NewJobRequest(kind=kind))).job.id)
+            world.raw.execute(f"update jobs set run_at = run_at + 3600000 where id = {came[0]}")
+            assert [one.job.id for one in await other.jobs.lease(OTHER)] == [first.id]
+            world.raw.execute(f"update jobs set run_at = {first.run_at - 5} where id = {came[0]}")
+        return await call()
+
+    watch(world.core, exchange)
+    assert [one.job.id for one in await world.jobs.lease(AGENT)] == came
 
 
 async def test_of_many_commits_in_a_moment_others_are_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

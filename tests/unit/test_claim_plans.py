@@ -28,7 +28,7 @@ HOT: dict[str, tuple[str, Any]] = {
     "head of a lane": (QUERIES.head, (*LANE, NOW, 10, "[]")),
     "first of each lane": (QUERIES.firsts, (LANES, NOW, "[]")),
     "heads of lanes": (QUERIES.heads, (LANES, NOW, 10, "[]")),
-    "next run": (QUERIES.next_run, (LANES, NOW)),
+    "next run": (QUERIES.next_run, (LANES,)),
     "running of a kind": (claim.RUNNING, ("capped", NOW)),
     "what time ends": (claim.DUE, (NOW, 500, 0)),
     "running of serial keys": (QUERIES.busy_keys, ('[["default","key-1"]]',)),

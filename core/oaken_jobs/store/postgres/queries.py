@@ -72,7 +72,7 @@ select h.run_at, h.id, h.kind from {_LANES_GIVEN} cross join lateral (
   select run_at, id, kind from jobs where {_LANE_GIVEN} and run_at <= $6 and id <> all($8::bigint[]) order by run_at, id limit $7) h""",
     next_run=f"""
 select min(h.run_at) from {_LANES_GIVEN} cross join lateral (
-  select run_at from jobs where {_LANE_GIVEN} and run_at > $6 order by run_at limit 1) h""",
+  select run_at from jobs where {_LANE_GIVEN} order by run_at limit 1) h""",
     live_keys="""
 select j.workspace, j.dedupe_key, j.id from unnest($1::text[], $2::text[]) o(w, d) join jobs j on j.workspace = o.w
   and j.dedupe_key = o.d where j.dedupe_key is not null and j.state in ('queued', 'running')""",

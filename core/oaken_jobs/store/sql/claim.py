@@ -60,12 +60,9 @@ def pick(
 ) -> list[int]:
     """Ids of up to `count` jobs that are due, in the order they are to be handed out; of each capped kind as many as it has room, and
     none of those that are `passed` over."""
-    room: dict[str, int] = {}
     capped = {lane.kind for lane in open_lanes} & caps.keys()
     db.lock(lock_name(kind) for kind in capped)
-    for kind in capped:
-        running = db.all(RUNNING, kind, now)[0][0]
-        room[kind] = max(0, caps[kind] - running)
+    room = _room(db, capped, caps, now)
     over = db.array(passed)
     taken: list[int] = []
     # Strict priorities: lanes of a lower one are looked at only while there is something left to want.
@@ -114,6 +111,20 @@ def _leading(
     return leading
 
 
-def next_run(db: Database, open_lanes: Sequence[Lane], now: int) -> int | None:
-    """When the next job of these lanes falls due (ms); None when none is in the future."""
-    return db.all(db.queries.next_run, *db.columns(open_lanes, WIDTH), now)[0][0]
+def next_at(db: Database, found: Open, caps: dict[str, int], now: int, *, due: bool) -> int | None:
+    """When the next job falls due (ms) that a request could have of what it may take from; None where there is none. With `due` also one
+    that is due already and has room, and so came since."""
+    room = _room(db, {lane.kind for lane in found.lanes if lane.since <= now} & caps.keys(), caps, now)
+
+    def may_begin(lane: Lane) -> bool:
+        return lane.since > now or (due and room.get(lane.kind, 1) > 0)
+
+    if found.looked:
+        return min((lane.since for lane in found.lanes if may_begin(lane)), default=None)
+    lanes = [lane if may_begin(lane) else lane._replace(since=now + 1) for lane in found.lanes]
+    return db.all(db.queries.next_run, *db.columns(lanes, WIDTH))[0][0]
+
+
+def _room(db: Database, kinds: Collection[str], caps: dict[str, int], now: int) -> dict[str, int]:
+    """How many more jobs of each of these kinds, which all have a limit, may run."""
+    return {kind: max(0, caps[kind] - db.all(RUNNING, kind, now)[0][0]) for kind in kinds}

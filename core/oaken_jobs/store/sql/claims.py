@@ -14,7 +14,7 @@ from oaken_jobs.model import FREE, SYSTEM, Child, Job, Leased, Question
 from oaken_jobs.store.operations import Claim, Claimed, Resume, Want
 from oaken_jobs.store.sql import blocked, claim, once, reads
 from oaken_jobs.store.sql.changes import Changes
-from oaken_jobs.store.sql.lane import Filter, Lane
+from oaken_jobs.store.sql.lane import Filter
 from oaken_jobs.store.sql.unit import JOB_COLUMNS, QUESTION_COLUMNS, Unit
 
 CLAIM_CHARACTERS = 16 << 20
@@ -57,8 +57,6 @@ class Claims:
         """Somebody gets nothing for the limits of its token."""
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
-        self._lanes: dict[Any, list[Lane]] = {}
-        """By filter: the lanes that were there when it was looked for last."""
         self._looked = True
         """Lanes were looked for at the last pick; otherwise they were those known."""
         self._busy: set[blocked.Key] = set()
@@ -250,7 +248,6 @@ class Claims:
         """Ids of at most `left` jobs to hand out now, of the first `depth` there are; and whether there is nothing behind them. With `look`
         lanes are looked for, though some may be known."""
         lanes, self._looked = claim.lanes(self._unit.db, Filter._make(want.filter), self._now, look=look)
-        self._lanes[want.filter] = lanes
         found = claim.pick(self._unit.db, lanes, depth, self._rules.caps, self._now, self._elsewhere)
         mine = [job.id for job in self._unit.take(found) if self._takeable(job)]
         self._elsewhere.update(set(found).difference(mine))
@@ -396,8 +393,12 @@ class Claims:
         return tuple(Question._make(row) for row in reversed(rows))
 
     def _next_at(self, short: list[Want]) -> int | None:
-        lanes = {lane for want in short for lane in self._lanes.get(want.filter, ())}
-        times = [claim.next_run(self._unit.db, sorted(lanes), self._now)] if lanes else []
+        # Other transactions have gone on since the lanes were looked at: the job that was seen is had by one, which had added another.
+        # Those that somebody is at may be back at any moment; there is a signal of its own for them.
+        db, caps, due = self._unit.db, self._rules.caps, not self._elsewhere
+        filters = {Filter._make(want.filter) for want in short}
+        opened = [claim.lanes(db, filter, self._now) for filter in filters]
+        times = [claim.next_at(db, found, caps, self._now, due=due) for found in opened]
         times.append(self._unit.db.next_expiry(self._now))
         times += self._room_at
         return min((t for t in times if t is not None), default=None)

@@ -48,7 +48,7 @@ class Queries:
     """(run_at, id, kind) of the first due jobs of each of several lanes: of the lanes, now, how many of each, ids to pass over.
     `listed`."""
     next_run: str
-    """When the next job of some lanes falls due, or null: of the lanes, now."""
+    """When the first job of some lanes falls due, or did; null where there is none."""
     live_keys: str
     """(workspace, dedupe key, id) of live jobs: of (workspace, dedupe key)."""
     live_targets: str

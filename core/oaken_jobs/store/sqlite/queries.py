@@ -67,7 +67,7 @@ select json_group_array(json_array(run_at, id, kind)) from (
   select j.run_at, j.id, j.kind from json_each(?1) o cross join jobs j where j.id in (
     select id from jobs where {_LANE_OF} and run_at <= ?2{_PASSED.format(4)} order by run_at, id limit ?3))""",
     next_run=f"""
-select min((select run_at from jobs where {_LANE_OF} and run_at > ?2 order by run_at limit 1)) from json_each(?1) o""",
+select min((select run_at from jobs where {_LANE_OF} order by run_at limit 1)) from json_each(?1) o""",
     live_keys="""
 select j.workspace, j.dedupe_key, j.id from json_each(?1) o cross join jobs j on j.workspace = o.value ->> 0
   and j.dedupe_key = o.value ->> 1 where j.dedupe_key is not null and j.state in ('queued', 'running')""",
