@@ -138,6 +138,25 @@ async def test_a_process_whose_clock_is_five_minutes_wrong_changes_nothing(
     await core.close()
 
 
+async def test_a_slow_transaction_does_not_put_the_time_back(emptied_url: str, tmp_path: Path) -> None:
+    """What came meanwhile is due by then."""
+    core = Core.on_folder(tmp_path, RULES, "serve", database=DatabaseSettings(url=emptied_url))
+    await core.open()
+
+    async def slow(connection: Any, statement: str, call: Any) -> Any:
+        if statement == "commit":
+            await connection.fetch("select pg_sleep(1)")
+        return await call()
+
+    watch(core, slow)
+    await core.jobs.enqueue(ME, NewJobRequest(kind="work"))
+    with psycopg.connect(emptied_url) as somebody:
+        row = somebody.execute("select (extract(epoch from clock_timestamp()) * 1000)::bigint").fetchone()
+    assert row is not None
+    assert row[0] - core.clock.now() < 500
+    await core.close()
+
+
 async def test_ten_processes_that_start_at_once_make_the_tables_once(database_url: str, tmp_path: Path) -> None:
     database = DatabaseSettings(url=database_url)
     cores = [Core.on_folder(tmp_path / str(n), RULES, "serve", database=database) for n in range(SWARM)]

@@ -204,8 +204,6 @@ class PostgresStore(Reading):
             ) from error
         if graced:
             self._continuity.went_on(group.now)
-        if isinstance(self._clock, DatabaseClock):
-            self._clock.set(group.now)
         for version, job, payload in group.written:
             self._remembered.keep(version, job, payload)
             if job.lease_expires is not None:
@@ -246,6 +244,8 @@ class PostgresStore(Reading):
             if broken is not None:
                 raise _Discontinued(broken, now)
             self._continuity.went_on(now)
+        if isinstance(self._clock, DatabaseClock):  # now, for a transaction takes its time
+            self._clock.set(now)
         by_others = drawn - self._drawn
         foreign, self._drawn_by_others = by_others != self._drawn_by_others, by_others
         return Moment(now, foreign)
