@@ -52,19 +52,27 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+WAITED_MS = 1000
+"""An answer that seems to have waited longer has not: the machine's clock was moved, or the database's."""
+
+
 class DatabaseClock(SystemClock):
     """The time of a database that several machines share, as far as it is known: the machine's own, put right at every transaction. So a
     machine whose clock is wrong shows and says the same as the others. What is judged is judged by the database itself."""
 
     def __init__(self) -> None:
-        self._behind = 0
+        self._behind: int | None = None
+        """Milliseconds that the machine is behind, once that is known."""
 
     def now(self) -> int:
-        return super().now() + self._behind
+        return super().now() + (self._behind or 0)
 
     def set(self, now: int) -> None:
-        """It is `now` (ms) at the database."""
-        self._behind = now - super().now()
+        """It was `now` (ms) at the database when that answered. The answer may have waited since, so one that says less than others of
+        late is hardly believed: it takes a millisecond off."""
+        behind = now - super().now()
+        known = behind if self._behind is None else self._behind
+        self._behind = known - 1 if 0 < known - behind < WAITED_MS else behind
 
 
 class _FakeTimer:

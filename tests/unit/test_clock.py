@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from oaken_jobs.clock import FakeClock
+from oaken_jobs.clock import WAITED_MS, DatabaseClock, FakeClock
 
 START = 1_800_000_000_000
 
@@ -88,3 +88,35 @@ async def test_a_cancelled_sleeper_leaves_nothing_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await sleeper
     clock.advance(20)
+
+
+@pytest.mark.parametrize(
+    ("said", "believed"),
+    [
+        ([300_000], 300_000),
+        ([-400], -400),
+        ([100, 150], 150),
+        ([100, 40, 60], 98),
+        ([100, 99, 99], 99),
+        ([100, 100 - WAITED_MS], 100 - WAITED_MS),
+        ([0, -300_000, 5], 5),
+    ],
+    ids=[
+        "the first",
+        "the first, of a machine ahead",
+        "a quicker answer",
+        "answers that waited",
+        "a machine that runs a little fast",
+        "a clock that was moved",
+        "one that was moved back again",
+    ],
+)
+def test_the_clock_of_a_database_believes_the_answers_that_came_quickest(
+    monkeypatch: pytest.MonkeyPatch, said: list[int], believed: int
+) -> None:
+    monkeypatch.setattr("oaken_jobs.clock.time.time_ns", lambda: 1_800_000_000_000 * 1_000_000)
+    clock = DatabaseClock()
+    assert clock.now() == 1_800_000_000_000
+    for ahead in said:
+        clock.set(1_800_000_000_000 + ahead)
+    assert clock.now() - 1_800_000_000_000 == believed
