@@ -73,6 +73,22 @@ async def test_each_claimer_gets_a_job_of_its_own_where_there_are_as_many(world:
         await _done(world, leases)
 
 
+async def test_who_adds_a_job_before_taking_one_always_gets_one_whatever_others_take(
+    world: World, cores: list[Core]
+) -> None:
+    """There are never fewer jobs than claimers, but they come and go in lanes that a claim has not seen."""
+
+    async def claimer(core: Core, mine: int) -> None:
+        for n in range(ROUNDS):
+            await core.jobs.enqueue(ME, NewJobRequest(kind=f"work-{(mine * n) % 5}", priority=n % 3))
+            (lease,) = await core.jobs.lease(AGENT)
+            await core.jobs.complete(AGENT, lease.lease_id)
+
+    for _ in range(3):  # of each process
+        await asyncio.gather(*(claimer(core, mine) for mine, core in enumerate(cores) for _ in range(3)))
+    invariants.check(world.raw)
+
+
 async def test_what_is_enqueued_twice_at_once_is_one_job(world: World, cores: list[Core]) -> None:
     for n in range(ROUNDS):
         request = NewJobRequest(kind="work", dedupe_key=f"key {n}")
