@@ -173,6 +173,17 @@ async def test_requests_in_one_claim_that_want_different_things_all_get_what_the
 
 @pytest.mark.engine("postgres")
 @pytest.mark.usefixtures("known")
+async def test_jobs_of_a_full_kind_hold_nobody_although_lanes_are_known(world: World) -> None:
+    """They are due, and there is nothing to be had."""
+    await world.restart(kind_limits={"capped": 1})
+    for _ in range(2):
+        await world.add("capped")
+    await world.take()
+    assert await asyncio.wait_for(world.jobs.lease(AGENT), 10) == []
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.usefixtures("known")
 async def test_a_job_from_before_the_place_where_a_walk_ended_is_handed_out(world: World) -> None:
     for _ in range(2):
         await world.add(serial_key="one")
