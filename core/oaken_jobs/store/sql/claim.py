@@ -114,7 +114,8 @@ def _leading(
 def next_at(db: Database, found: Open, caps: dict[str, int], now: int, *, due: bool) -> int | None:
     """When the next job falls due (ms) that a request could have of what it may take from; None where there is none. With `due` also one
     that is due already and has room, and so came since."""
-    room = _room(db, {lane.kind for lane in found.lanes if lane.since <= now} & caps.keys(), caps, now)
+    capped = {lane.kind for lane in found.lanes if lane.since <= now} & caps.keys() if due else set[str]()
+    room = _room(db, capped, caps, now)
 
     def may_begin(lane: Lane) -> bool:
         return lane.since > now or (due and room.get(lane.kind, 1) > 0)

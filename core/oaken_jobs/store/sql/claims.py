@@ -57,6 +57,8 @@ class Claims:
         """Somebody gets nothing for the limits of its token."""
         self._keys: dict[tuple[str, str], int] = {}
         """By (workspace, serial key): the job of it that runs or was just taken; 0 for one that is not known."""
+        self._opened: dict[Any, claim.Open] = {}
+        """By filter: the lanes that the last pick went by."""
         self._looked = True
         """Lanes were looked for at the last pick; otherwise they were those known."""
         self._busy: set[blocked.Key] = set()
@@ -247,10 +249,12 @@ class Claims:
     def _pick(self, want: Want, left: int, depth: int, look: bool) -> tuple[list[int], bool]:
         """Ids of at most `left` jobs to hand out now, of the first `depth` there are; and whether there is nothing behind them. With `look`
         lanes are looked for, though some may be known."""
-        lanes, self._looked = claim.lanes(self._unit.db, Filter._make(want.filter), self._now, look=look)
-        found = claim.pick(self._unit.db, lanes, depth, self._rules.caps, self._now, self._elsewhere)
-        mine = [job.id for job in self._unit.take(found) if self._takeable(job)]
-        self._elsewhere.update(set(found).difference(mine))
+        found = claim.lanes(self._unit.db, Filter._make(want.filter), self._now, look=look)
+        self._opened[want.filter] = found
+        lanes, self._looked = found
+        ids = claim.pick(self._unit.db, lanes, depth, self._rules.caps, self._now, self._elsewhere)
+        mine = [job.id for job in self._unit.take(ids) if self._takeable(job)]
+        self._elsewhere.update(set(ids).difference(mine))
         self._unit.load_payloads(mine)
         self._look_at_keys(mine)
         fit: list[int] = []
@@ -263,7 +267,7 @@ class Claims:
                 whole = False
             elif whole and len(fit) < left:
                 fit.append(job_id)
-        return fit, whole and (len(fit) == left or len(fit) == len(found))
+        return fit, whole and (len(fit) == left or len(fit) == len(ids))
 
     def _takeable(self, job: Job) -> bool:
         """Whether a job still is as it was found; another transaction may have been first."""
@@ -393,11 +397,14 @@ class Claims:
         return tuple(Question._make(row) for row in reversed(rows))
 
     def _next_at(self, short: list[Want]) -> int | None:
-        # Other transactions have gone on since the lanes were looked at: the job that was seen is had by one, which had added another.
-        # Those that somebody is at may be back at any moment; there is a signal of its own for them.
-        db, caps, due = self._unit.db, self._rules.caps, not self._elsewhere
-        filters = {Filter._make(want.filter) for want in short}
-        opened = [claim.lanes(db, filter, self._now) for filter in filters]
+        db, caps, filters = self._unit.db, self._rules.caps, {want.filter for want in short}
+        # Where others write, they have gone on since the lanes were looked at: the job that was seen is had by one, which had added
+        # another. Those that somebody is at may be back at any moment; there is a signal of its own for them.
+        due = db.concurrent and not self._elsewhere
+        if db.concurrent:
+            opened = [claim.lanes(db, Filter._make(filter), self._now) for filter in filters]
+        else:
+            opened = [self._opened[filter]._replace(looked=False) for filter in filters]
         times = [claim.next_at(db, found, caps, self._now, due=due) for found in opened]
         times.append(self._unit.db.next_expiry(self._now))
         times += self._room_at
